@@ -1,0 +1,99 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::limits;
+use crate::protocol::{StreamTypes, is_run_id};
+
+/// When a batch closes: at whichever limit comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// Once it has this many samples, at the end of the instant that reaches them.
+    pub samples: Option<u64>,
+    /// Before it would span this much time.
+    pub interval: Option<Duration>,
+}
+
+impl Default for Flush {
+    fn default() -> Self {
+        Flush { samples: Some(262_144), interval: None }
+    }
+}
+
+/// How to make a stream of a profile.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    pub(super) run_id: String,
+    pub(super) types: StreamTypes,
+    pub(super) flush: Flush,
+    pub(super) max_line: usize,
+    pub(super) wall_start_us: Option<i64>,
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+impl StreamOptions {
+    /// The defaults, for a run of this id.
+    ///
+    /// # Errors
+    ///
+    /// A `run_id` that is not 1 to 64 characters of URL-safe base64.
+    pub fn new(run_id: impl Into<String>) -> Result<Self> {
+        let run_id = run_id.into();
+        if !is_run_id(&run_id) {
+            return Err(Error::usage(format!("the run id '{run_id}' is not 1 to 64 of the characters A-Z a-z 0-9 - _")));
+        }
+        Ok(StreamOptions {
+            run_id,
+            types: StreamTypes::default(),
+            flush: Flush::default(),
+            max_line: limits::LINE,
+            wall_start_us: None,
+            labels: BTreeMap::new(),
+        })
+    }
+
+    /// Which messages to write.
+    #[must_use]
+    pub fn types(mut self, types: StreamTypes) -> Self {
+        self.types = types;
+        self
+    }
+
+    /// When batches close.
+    #[must_use]
+    pub fn flush(mut self, flush: Flush) -> Self {
+        self.flush = flush;
+        self
+    }
+
+    /// Bytes of a line, its line feed included.
+    ///
+    /// # Errors
+    ///
+    /// A limit outside of [`limits::LINE_MIN`] to [`limits::LINE_MAX`].
+    pub fn max_line(mut self, bytes: usize) -> Result<Self> {
+        if !(limits::LINE_MIN..=limits::LINE_MAX).contains(&bytes) {
+            return Err(Error::usage(format!(
+                "a line limit of {bytes} bytes; it must be {} (so that any sample fits) to {} (what DuckDB and WebSocket readers take)",
+                limits::LINE_MIN,
+                limits::LINE_MAX
+            )));
+        }
+        self.max_line = bytes;
+        Ok(self)
+    }
+
+    /// Unix time, microseconds, at which the run began.
+    #[must_use]
+    pub fn wall_start_us(mut self, wall_start_us: i64) -> Self {
+        self.wall_start_us = Some(wall_start_us);
+        self
+    }
+
+    /// A fact of the user's own, repeated in every `meta`.
+    #[must_use]
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+}

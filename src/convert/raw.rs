@@ -1,0 +1,67 @@
+//! Slices of lanes into the body of one `raw` message.
+
+use crate::convert::tree::{CallTree, ROOT};
+use crate::model::Slice;
+use crate::protocol::{Raw, RawThread};
+
+/// Room that is used again for every message.
+#[derive(Debug, Default)]
+pub(crate) struct RawBuilder {
+    pub tree: CallTree,
+    /// (node, samples), all threads one behind the other.
+    stacks: Vec<(u32, usize)>,
+    /// The current thread's stack as nodes, outermost first.
+    path: Vec<u32>,
+}
+
+impl RawBuilder {
+    /// Appends the body of a message with these samples to `out`.
+    pub fn write<'a>(&mut self, batch: u64, slices: impl Iterator<Item = Slice<'a>> + Clone, out: &mut Vec<u8>) {
+        self.tree.clear();
+        self.stacks.clear();
+        let mut ends = Vec::new();
+        for slice in slices.clone() {
+            self.thread(&slice);
+            ends.push(self.stacks.len());
+        }
+        let mut start = 0;
+        let mut start_us = u64::MAX;
+        let mut threads = Vec::with_capacity(ends.len());
+        for (slice, end) in slices.zip(ends) {
+            start_us = start_us.min(slice.keys()[0]);
+            threads.push(RawThread {
+                thread: slice.thread(),
+                times: slice.times(),
+                status: slice.status(),
+                stacks: &self.stacks[start..end],
+            });
+            start = end;
+        }
+        let raw = Raw { batch, start_us, node_frame: &self.tree.frame, node_parent: &self.tree.parent, threads: &threads };
+        raw.write(out);
+    }
+
+    fn thread(&mut self, slice: &Slice<'_>) {
+        self.path.clear();
+        for &frame in slice.stack() {
+            self.push(frame);
+        }
+        for run in slice.runs() {
+            self.path.truncate(run.keep);
+            for &frame in run.pushed.iter().rev() {
+                self.push(frame);
+            }
+            let node = self.path.last().copied().unwrap_or(ROOT);
+            match self.stacks.last_mut() {
+                _ if run.samples == 0 => {}
+                _ => self.stacks.push((node, run.samples)),
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, frame: u32) {
+        let parent = self.path.last().copied().unwrap_or(ROOT);
+        self.path.push(self.tree.child(parent, frame));
+    }
+}

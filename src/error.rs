@@ -1,0 +1,152 @@
+//! The one error type: what is wrong, where, and who can act on it.
+
+use std::fmt;
+use std::io;
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, with its place in the input. One pointer wide, so that results stay small.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    detail: String,
+    position: Option<Position>,
+    hint: Option<&'static str>,
+    source: Option<io::Error>,
+}
+
+/// Who can act on an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused: see [`std::error::Error::source`].
+    Io,
+    /// The binary profile is damaged, or isn't one.
+    Profile,
+    /// The stream of messages breaks a rule of the protocol.
+    Stream,
+    /// A bound of [`crate::limits`] was passed.
+    Limit,
+    /// The caller asked for something that cannot be.
+    Usage,
+}
+
+/// A place in the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Byte of the file, from 0.
+    Byte(u64),
+    /// Byte of the unpacked sample data, from 0: a place in a compressed region has no byte of its own.
+    Unpacked(u64),
+    /// Line of a stream, from 1.
+    Line(u64),
+}
+
+impl Error {
+    /// An error of `kind` that says `detail`.
+    pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            detail: detail.into(),
+            position: None,
+            hint: None,
+            source: None,
+        }))
+    }
+
+    /// A damaged profile.
+    pub fn profile(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Profile, detail)
+    }
+
+    /// A broken stream.
+    pub fn stream(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Stream, detail)
+    }
+
+    /// A request that cannot be met.
+    pub fn usage(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Usage, detail)
+    }
+
+    /// The same error at `position`, unless it has one already.
+    #[must_use]
+    pub fn at(mut self, position: Position) -> Self {
+        self.0.position.get_or_insert(position);
+        self
+    }
+
+    /// The same error with a sentence on what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: &'static str) -> Self {
+        self.0.hint = Some(hint);
+        self
+    }
+
+    /// Who can act on it.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Where it is, if that is known.
+    pub fn position(&self) -> Option<Position> {
+        self.0.position
+    }
+
+    /// What is wrong, without the place.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// What to do about it, if there is something.
+    pub fn hint_text(&self) -> Option<&'static str> {
+        self.0.hint
+    }
+
+    /// The operating system's error, if that is what it is.
+    pub fn io(&self) -> Option<&io::Error> {
+        self.0.source.as_ref()
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(source: io::Error) -> Self {
+        let mut error = Self::new(ErrorKind::Io, source.to_string());
+        error.0.source = Some(source);
+        error
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Position::Byte(n) => write!(f, "at byte {n}"),
+            Position::Unpacked(n) => write!(f, "at byte {n} of the unpacked sample data"),
+            Position::Line(n) => write!(f, "line {n}"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.detail)?;
+        match self.0.position {
+            Some(position) => write!(f, " ({position})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,169 @@
+//! Samples into records, by the rules of CPython's writer: the same samples in the same order give
+//! the same bytes.
+
+use rustc_hash::FxHashMap;
+
+use crate::format::record::{FULL, POP_PUSH, REPEAT, SUFFIX};
+use crate::format::varint;
+use crate::model::ThreadKey;
+
+/// A run is written before it could pass this many bytes ...
+const RUN_BYTES: usize = 16 * 1024;
+/// ... with one more entry of the greatest length.
+const ENTRY_MAX: usize = varint::MAX_LEN + 1;
+
+/// Encodes samples, thread by thread, into the records of one profile.
+#[derive(Debug)]
+pub(crate) struct DeltaEncoder {
+    start_us: u64,
+    indexes: FxHashMap<ThreadKey, usize>,
+    /// In the order in which they were first seen.
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    key: ThreadKey,
+    last_time: u64,
+    /// Outermost frame first.
+    stack: Vec<u32>,
+    run: Vec<u8>,
+    run_samples: u32,
+}
+
+impl DeltaEncoder {
+    pub fn new(start_us: u64) -> Self {
+        DeltaEncoder { start_us, indexes: FxHashMap::default(), threads: Vec::new() }
+    }
+
+    /// The number of a thread; a new one gets the next.
+    pub fn thread(&mut self, key: ThreadKey) -> usize {
+        *self.indexes.entry(key).or_insert_with(|| {
+            self.threads.push(Thread { key, last_time: self.start_us, stack: Vec::new(), run: Vec::new(), run_samples: 0 });
+            self.threads.len() - 1
+        })
+    }
+
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// The thread's stack, outermost frame first.
+    pub fn stack(&self, thread: usize) -> &[u32] {
+        &self.threads[thread].stack
+    }
+
+    /// Whether the thread's run must be written before it takes another sample. That happens
+    /// at the sample's place in time, so other threads' records may come first.
+    #[inline]
+    pub fn is_full(&self, thread: usize) -> bool {
+        self.threads[thread].run.len() + ENTRY_MAX > RUN_BYTES
+    }
+
+    /// Adds a sample with the stack that the thread has.
+    #[inline]
+    pub fn repeat(&mut self, thread: usize, time: u64, status: u8) {
+        let thread = &mut self.threads[thread];
+        varint::write(&mut thread.run, time.wrapping_sub(thread.last_time));
+        thread.run.push(status);
+        thread.run_samples += 1;
+        thread.last_time = time;
+    }
+
+    /// Writes the thread's run, if there is one.
+    pub fn flush(&mut self, thread: usize, out: &mut Vec<u8>) {
+        let thread = &mut self.threads[thread];
+        if thread.run_samples > 0 {
+            head(out, thread.key, REPEAT);
+            varint::write(out, u64::from(thread.run_samples));
+            out.append(&mut thread.run);
+            thread.run_samples = 0;
+        }
+    }
+
+    /// Adds a sample with another stack: `shared` outermost frames stay, `new` come on top, innermost
+    /// first. The stacks must differ.
+    pub fn change(&mut self, thread: usize, time: u64, status: u8, shared: usize, new: &[u32], out: &mut Vec<u8>) {
+        self.flush(thread, out);
+        let thread = &mut self.threads[thread];
+        let old_depth = thread.stack.len();
+        let new_depth = shared + new.len();
+        let (encoding, numbers, frames): (u8, [Option<usize>; 2], _) = if shared == 0 {
+            (FULL, [Some(new_depth), None], new.len())
+        } else if shared == old_depth {
+            (SUFFIX, [Some(shared), Some(new.len())], new.len())
+        } else if shared < new_depth / 2 {
+            (FULL, [Some(new_depth), None], new_depth)
+        } else {
+            (POP_PUSH, [Some(old_depth - shared), Some(new.len())], new.len())
+        };
+        head(out, thread.key, encoding);
+        varint::write(out, time.wrapping_sub(thread.last_time));
+        out.push(status);
+        for number in numbers.into_iter().flatten() {
+            varint::write(out, number as u64);
+        }
+        thread.last_time = time;
+        thread.stack.truncate(shared);
+        thread.stack.extend(new.iter().rev());
+        for frame in thread.stack.iter().rev().take(frames) {
+            varint::write(out, u64::from(*frame));
+        }
+    }
+}
+
+fn head(out: &mut Vec<u8>, thread: ThreadKey, encoding: u8) {
+    out.extend_from_slice(&thread.thread_id.to_le_bytes());
+    out.extend_from_slice(&thread.interpreter_id.to_le_bytes());
+    out.push(encoding);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREAD: ThreadKey = ThreadKey { interpreter_id: 0, thread_id: 7 };
+
+    fn kinds(stacks: &[&[u32]]) -> Vec<u8> {
+        let mut encoder = DeltaEncoder::new(0);
+        let thread = encoder.thread(THREAD);
+        let mut kinds = Vec::new();
+        for (time, stack) in (1..).zip(stacks) {
+            let shared = encoder.stack(thread).iter().zip(*stack).take_while(|(a, b)| a == b).count();
+            let new: Vec<u32> = stack[shared..].iter().rev().copied().collect();
+            let mut out = Vec::new();
+            encoder.change(thread, time, 0, shared, &new, &mut out);
+            kinds.push(out[12]);
+        }
+        kinds
+    }
+
+    #[test]
+    fn a_stack_that_shares_nothing_is_full() {
+        assert_eq!(kinds(&[&[1, 2], &[3], &[]]), [FULL, FULL, FULL]);
+    }
+
+    #[test]
+    fn frames_on_top_of_the_whole_old_stack_are_a_suffix() {
+        assert_eq!(kinds(&[&[1], &[1, 2, 3, 4, 5]]), [FULL, SUFFIX]);
+    }
+
+    #[test]
+    fn less_than_half_shared_is_full_and_half_is_pop_push() {
+        assert_eq!(kinds(&[&[1, 9], &[1, 2, 3, 4]]), [FULL, FULL]);
+        assert_eq!(kinds(&[&[1, 2, 9], &[1, 2, 3, 4, 5]]), [FULL, POP_PUSH]);
+        assert_eq!(kinds(&[&[1, 2, 9], &[1, 2]]), [FULL, POP_PUSH]);
+    }
+
+    #[test]
+    fn a_run_is_full_before_it_could_pass_sixteen_kib() {
+        let mut encoder = DeltaEncoder::new(0);
+        let thread = encoder.thread(THREAD);
+        let mut samples = 0;
+        while !encoder.is_full(thread) {
+            samples += 1;
+            encoder.repeat(thread, samples, 0);
+        }
+        assert_eq!(samples, 8187);
+    }
+}

@@ -1,0 +1,24 @@
+//! The binary profile: what its bytes mean, and how to write them.
+//!
+//! `schema/binary.md` describes the format for readers in any language. Reading goes
+//! [`Profile::open`] (header, tables, one checking walk over all records), then
+//! [`Profile::replay`] (a second walk that delivers samples in time order); writing goes through
+//! [`Writer`].
+
+pub(crate) mod delta;
+mod header;
+mod identify;
+mod reader;
+mod record;
+mod replay;
+mod scan;
+mod stats;
+mod tables;
+mod varint;
+mod writer;
+
+pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
+pub use reader::{Contents, Fault, FaultCode, Profile, parts};
+pub use replay::Replay;
+pub use scan::{Scan, ThreadScan};
+pub use writer::{Packing, Writer};

@@ -1,0 +1,335 @@
+//! Opens a version-1 profile: header, footer, tables, statistics, and a first walk over the samples.
+
+use std::io::{BufReader, Read, Seek, SeekFrom};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, Position, Result};
+use crate::format::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
+use crate::format::record::{Place, RecordReader};
+use crate::format::replay::Replay;
+use crate::format::scan::{Late, Region, Scan};
+use crate::format::{identify, stats, tables};
+use crate::limits::ZSTD_WINDOW_LOG;
+use crate::model::{Statistics, Tables};
+
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const COPY: usize = 256 * 1024;
+
+/// A binary profile whose every byte has been checked once, ready to be replayed.
+///
+/// Opening walks the whole sample region, so that a damaged profile is known as such before
+/// anything is made out of it: [`Contents::faults`].
+#[derive(Debug)]
+pub struct Profile<R> {
+    source: R,
+    /// The profile's place in the source.
+    base: u64,
+    contents: Contents,
+    late: Late,
+}
+
+/// All that a profile holds, but for the samples themselves.
+#[derive(Debug)]
+pub struct Contents {
+    /// The header as it stands in the file.
+    pub header: Header,
+    /// The footer as it stands in the file.
+    pub footer: Footer,
+    /// Strings and frames.
+    pub tables: Tables,
+    /// What the profiler measured about itself, where the profile says.
+    pub statistics: Option<Statistics>,
+    /// What the sample region holds.
+    pub scan: Scan,
+    /// Bytes of the whole profile.
+    pub size: u64,
+    /// Oddities that cost nothing.
+    pub warnings: Vec<String>,
+    /// What is wrong with the profile although samples can be had. Empty for a sound one.
+    pub faults: Vec<Fault>,
+}
+
+/// Something that a profile's samples contradict. The samples before it are sound.
+#[derive(Debug)]
+pub struct Fault {
+    /// What kind of fault it is.
+    pub code: FaultCode,
+    /// What is wrong, and where.
+    pub error: Error,
+}
+
+/// The kinds of [`Fault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultCode {
+    /// A record cannot be read: samples behind it are lost.
+    DamagedSamples,
+    /// The header declares other numbers of samples or threads than there are.
+    CountMismatch,
+    /// The footer declares another size than the profile has.
+    SizeMismatch,
+}
+
+impl FaultCode {
+    /// The name that the stream's `error` message gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultCode::DamagedSamples => "damaged_samples",
+            FaultCode::CountMismatch => "count_mismatch",
+            FaultCode::SizeMismatch => "size_mismatch",
+        }
+    }
+}
+
+impl<R: Read + Seek> Profile<R> {
+    /// Opens the profile that `source` holds from its first byte to its last.
+    ///
+    /// # Errors
+    ///
+    /// What is no profile of a known version, or has a header, tables or statistics that cannot be
+    /// read, or has no readable sample where it declares some; and errors of the source.
+    pub fn open(mut source: R) -> Result<Self> {
+        let size = source.seek(SeekFrom::End(0))?;
+        Self::open_part(source, 0, size)
+    }
+
+    /// Opens the profile that stands at byte `base` of `source` and is `size` bytes long.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Profile::open`]. Positions count from the source's first byte.
+    pub fn open_part(mut source: R, base: u64, size: u64) -> Result<Self> {
+        let mut start = [0; HEADER_LEN as usize];
+        let got = read_up_to(&mut source, base, &mut start)?;
+        if let Some(fault) = identify::fault(&start[..got], size) {
+            return Err(fault.at(Position::Byte(base)));
+        }
+        if size < HEADER_LEN + FOOTER_LEN {
+            let fault = format!("truncated: {size} bytes are too few for a header and a footer");
+            return Err(Error::profile(fault).at(Position::Byte(base + size)));
+        }
+        let header = Header::read(&start, size, base)?;
+        let order = header.byte_order;
+        let mut end = [0; FOOTER_LEN as usize];
+        let footer_at = size - FOOTER_LEN;
+        read_up_to(&mut source, base + footer_at, &mut end)?;
+        let footer = Footer::read(&end, order);
+
+        let mut bytes = vec![0; to_usize(footer_at - header.strings_at)?];
+        read_up_to(&mut source, base + header.strings_at, &mut bytes)?;
+        let frames_at = to_usize(header.frames_at - header.strings_at)?;
+        let read = tables::read(&bytes, frames_at, &footer, base + header.strings_at)?;
+        let mut warnings = Vec::new();
+        if read.strings_end > base + header.frames_at {
+            let over = read.strings_end - base - header.frames_at;
+            warnings.push(format!(
+                "the strings pass the start of the frame table by {over} bytes (at byte {})",
+                base + header.frames_at
+            ));
+        }
+        let footer_place = base + footer_at;
+        let free = footer_place - read.frames_end.min(footer_place);
+        let statistics = match stats::read(&bytes[frames_at..], free, order, footer_place)? {
+            stats::Found::Nothing => None,
+            stats::Found::Statistics(statistics) => Some(statistics),
+            stats::Found::PassedOver(why) => {
+                warnings.push(format!("the statistics block is passed over: {why} (at byte {})", footer_place - 16));
+                None
+            }
+        };
+        drop(bytes);
+
+        let contents = Contents {
+            header,
+            footer,
+            tables: read.tables,
+            statistics,
+            scan: Scan::default(),
+            size,
+            warnings,
+            faults: Vec::new(),
+        };
+        let mut profile = Profile { source, base, contents, late: Late::default() };
+        let (scan, late, fault) = profile.scan()?;
+        profile.late = late;
+        profile.contents.scan = scan;
+        profile.contents.check_samples(fault, base)?;
+        let used = &profile.contents.scan.used_frames;
+        let unreadable = read.bad_frames.into_iter().find(|(frame, ..)| used[*frame as usize]);
+        if let Some((_, at, fault)) = unreadable {
+            return Err(Error::profile(fault).at(Position::Byte(at)));
+        }
+        Ok(profile)
+    }
+
+    fn scan(&mut self) -> Result<(Scan, Late, Option<Error>)> {
+        let (start_us, frames) = (self.contents.header.facts.start_us, self.contents.tables.frames.len());
+        Region { start_us, frames, reader: self.records()? }.scan()
+    }
+
+    /// All that the profile holds, but for the samples themselves.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    fn records(&mut self) -> Result<RecordReader<'_>> {
+        records(&mut self.source, self.base, &self.contents.header)
+    }
+
+    /// The samples in time order, and the rest of the contents beside them.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn replay(&mut self) -> Result<(Replay<'_>, &Contents)> {
+        let records = records(&mut self.source, self.base, &self.contents.header)?;
+        let scan = &self.contents.scan;
+        let threads = scan.threads.iter().map(|thread| thread.thread).collect();
+        let replay = Replay::new(records, scan.sound_end, threads, self.contents.header.facts.start_us, &mut self.late);
+        Ok((replay, &self.contents))
+    }
+
+    /// A digest of all bytes of the profile.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn content_hash(&mut self) -> Result<u128> {
+        self.source.seek(SeekFrom::Start(self.base))?;
+        let mut whole = (&mut self.source).take(self.contents.size);
+        let mut hash = Xxh3::new();
+        let mut buffer = vec![0; COPY];
+        loop {
+            match whole.read(&mut buffer) {
+                Ok(0) => return Ok(hash.digest128()),
+                Ok(n) => hash.update(&buffer[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Contents {
+    /// Holds what the walk has found against what the header and the footer declare.
+    fn check_samples(&mut self, fault: Option<Error>, base: u64) -> Result<()> {
+        let declared = self.header.samples;
+        let found = self.scan.samples;
+        let header = |at: u64| Position::Byte(base + at);
+        let narrow = self.header.layout == Layout::Narrow;
+
+        if let Compression::Undefined(number) = self.header.compression {
+            let at = header(if narrow { 52 } else { 56 });
+            if fault.is_some() || found != declared {
+                let fault = format!(
+                    "compression {number} is not known, and as plain data the samples are not the {declared} that the header declares"
+                );
+                return Err(Error::profile(fault).at(at));
+            }
+            self.warnings.push(format!("compression {number} is not known; read as plain data, which hold exactly the declared samples ({at})"));
+        }
+        if let Some(error) = fault {
+            if found == 0 {
+                return Err(error);
+            }
+            self.faults.push(Fault { code: FaultCode::DamagedSamples, error });
+        } else if found != declared {
+            let fault = format!("the header declares {declared} samples, but the data hold {found}");
+            let error = Error::profile(fault).at(header(28));
+            if found == 0 {
+                return Err(error);
+            }
+            self.faults.push(Fault { code: FaultCode::CountMismatch, error });
+        }
+        let threads = self.scan.threads.len();
+        if threads as u64 > u64::from(self.header.threads) {
+            let fault = format!("the header declares {} threads, but the data hold {threads}", self.header.threads);
+            let error = Error::profile(fault).at(header(if narrow { 32 } else { 36 }));
+            self.faults.push(Fault { code: FaultCode::CountMismatch, error });
+        }
+        if self.footer.size != self.size {
+            let fault = format!("the footer says that the profile has {} bytes, but it has {}", self.footer.size, self.size);
+            let error = Error::profile(fault).at(header(self.size - FOOTER_LEN + 8));
+            self.faults.push(Fault { code: FaultCode::SizeMismatch, error });
+        }
+        Ok(())
+    }
+}
+
+/// The records of a profile's sample region, from the first.
+fn records<'a>(source: &'a mut (impl Read + Seek), base: u64, header: &Header) -> Result<RecordReader<'a>> {
+    let at = base + HEADER_LEN;
+    let length = header.strings_at - HEADER_LEN;
+    let order = header.byte_order;
+    if header.compression == Compression::Zstd {
+        let mut magic = [0; 4];
+        let wanted = 4.min(length) as usize;
+        let got = read_up_to(source, at, &mut magic[..wanted])?;
+        if magic[..got] != ZSTD_MAGIC {
+            return Err(Error::profile("the sample data are no zstd frame").at(Position::Byte(at)));
+        }
+    }
+    source.seek(SeekFrom::Start(at))?;
+    let region = source.take(length);
+    Ok(match header.compression {
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(COPY, region))?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            RecordReader::new(Box::new(decoder), order, Place::Unpacked)
+        }
+        Compression::None | Compression::Undefined(_) => RecordReader::new(Box::new(region), order, Place::File(at)),
+    })
+}
+
+/// The profiles that stand one behind the other in a source of `size` bytes, as (place, size): one,
+/// unless files were joined. Each footer's size leads to the start of its profile.
+///
+/// # Errors
+///
+/// Errors of the source.
+pub fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u64, u64)>> {
+    let mut parts = Vec::new();
+    let mut end = size;
+    while end >= HEADER_LEN + FOOTER_LEN {
+        let mut footer = [0; FOOTER_LEN as usize];
+        read_up_to(source, end - FOOTER_LEN, &mut footer)?;
+        let start = [ByteOrder::Little, ByteOrder::Big].into_iter().find_map(|order| {
+            let length = Footer::read(&footer, order).size;
+            let start = end.checked_sub(length).filter(|_| length >= HEADER_LEN + FOOTER_LEN)?;
+            Some((start, order))
+        });
+        let Some((start, order)) = start else { break };
+        let mut magic = [0; 4];
+        read_up_to(source, start, &mut magic)?;
+        if ByteOrder::of_magic(&magic) != Some(order) {
+            break;
+        }
+        parts.push((start, end - start));
+        end = start;
+    }
+    if end != 0 {
+        return Ok(vec![(0, size)]);
+    }
+    parts.reverse();
+    Ok(parts)
+}
+
+fn to_usize(length: u64) -> Result<usize> {
+    usize::try_from(length).map_err(|_| Error::profile("the tables are larger than this machine's memory"))
+}
+
+/// Fills `buffer` from byte `at`, as far as there is something.
+fn read_up_to(source: &mut (impl Read + Seek), at: u64, buffer: &mut [u8]) -> Result<usize> {
+    source.seek(SeekFrom::Start(at))?;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match source.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,307 @@
+//! One sample record after another, out of a region of any length, in a buffer of fixed size.
+//!
+//! A record's head is `thread_id` u64, `interpreter_id` u32, `encoding` u8; what follows depends on
+//! the encoding. Nothing here knows a thread's stack: [`Change::resolve`] is given its depth.
+
+use std::io::Read;
+
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::format::header::ByteOrder;
+use crate::format::varint::{self, Fault};
+use crate::limits::STACK_DEPTH;
+use crate::model::{StackChange, ThreadKey};
+
+/// The thread's stack again, any number of times.
+pub(crate) const REPEAT: u8 = 0;
+/// A whole stack.
+pub(crate) const FULL: u8 = 1;
+/// The outermost frames of the last stack, and new ones on top.
+pub(crate) const SUFFIX: u8 = 2;
+/// Frames off the top of the last stack, and new ones on.
+pub(crate) const POP_PUSH: u8 = 3;
+
+const HEAD: usize = 13;
+const BUFFER: usize = 256 * 1024;
+/// No record but REPEAT is longer; REPEAT is read entry by entry.
+const RECORD_MAX: usize = HEAD + 2 * varint::MAX_LEN + 1 + (STACK_DEPTH + 2) * varint::MAX_LEN;
+const ENTRY_MAX: usize = varint::MAX_LEN + 1;
+
+/// A record without its frames and entries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    /// Byte of the region where it starts.
+    pub at: u64,
+    pub thread: ThreadKey,
+    pub body: Body,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body {
+    /// `count` entries follow: [`RecordReader::entries`].
+    Repeat { count: u32 },
+    /// One sample with another stack.
+    Change { delta: u64, status: u8, change: Change },
+}
+
+/// How a record says what stays of a stack; `push` frames come on top.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Full { push: u32 },
+    Suffix { shared: u32, push: u32 },
+    PopPush { pop: u32, push: u32 },
+}
+
+impl Change {
+    /// What it does to a stack of `depth` frames, or why it cannot.
+    #[inline]
+    pub fn resolve(self, depth: u32) -> Result<StackChange, String> {
+        let (keep, push) = match self {
+            Change::Full { push } => (0, push),
+            Change::Suffix { shared, push } => {
+                if shared > depth {
+                    return Err(format!("the record shares {shared} frames of a stack of {depth}"));
+                }
+                (shared, push)
+            }
+            // Popping more than there is empties the stack, as in CPython's reader.
+            Change::PopPush { pop, push } => (depth.saturating_sub(pop), push),
+        };
+        if u64::from(keep) + u64::from(push) > STACK_DEPTH as u64 {
+            return Err(too_deep(u64::from(keep) + u64::from(push)));
+        }
+        Ok(StackChange { keep, push })
+    }
+
+    pub fn encoding(self) -> u8 {
+        match self {
+            Change::Full { .. } => FULL,
+            Change::Suffix { .. } => SUFFIX,
+            Change::PopPush { .. } => POP_PUSH,
+        }
+    }
+}
+
+fn too_deep(depth: u64) -> String {
+    format!("the record makes a stack of {depth} frames, over the limit of {STACK_DEPTH}")
+}
+
+/// Where a region's bytes are, for positions in errors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Plain: the region starts at this byte of the input.
+    File(u64),
+    /// Unpacked from a compressed region.
+    Unpacked,
+}
+
+impl Place {
+    pub fn position(self, at: u64) -> Position {
+        match self {
+            Place::File(base) => Position::Byte(base + at),
+            Place::Unpacked => Position::Unpacked(at),
+        }
+    }
+}
+
+/// Decodes records out of a region.
+pub(crate) struct RecordReader<'a> {
+    source: Box<dyn Read + 'a>,
+    order: ByteOrder,
+    place: Place,
+    buffer: Vec<u8>,
+    pos: usize,
+    len: usize,
+    /// Byte of the region at which the buffer starts.
+    base: u64,
+    ended: bool,
+    /// Why the source ended early; told once the bytes before it are used up.
+    failure: Option<Error>,
+    /// The frames of the last record, innermost first.
+    pub pushed: Vec<u32>,
+}
+
+impl<'a> RecordReader<'a> {
+    pub fn new(source: Box<dyn Read + 'a>, order: ByteOrder, place: Place) -> Self {
+        RecordReader {
+            source,
+            order,
+            place,
+            buffer: vec![0; BUFFER],
+            pos: 0,
+            len: 0,
+            base: 0,
+            ended: false,
+            failure: None,
+            pushed: Vec::new(),
+        }
+    }
+
+    /// Bytes of the region before the next record or entry.
+    pub fn position(&self) -> u64 {
+        self.base + self.pos as u64
+    }
+
+    /// An error at byte `at` of the region.
+    pub fn fault(&self, at: u64, detail: impl Into<String>) -> Error {
+        Error::profile(detail).at(self.place.position(at))
+    }
+
+    /// Makes `least` bytes available, unless the region ends before.
+    #[inline]
+    fn fill(&mut self, least: usize) {
+        if self.len - self.pos < least && !self.ended {
+            self.refill();
+        }
+    }
+
+    #[cold]
+    fn refill(&mut self) {
+        self.buffer.copy_within(self.pos..self.len, 0);
+        self.base += self.pos as u64;
+        self.len -= self.pos;
+        self.pos = 0;
+        while self.len < self.buffer.len() && !self.ended {
+            match self.source.read(&mut self.buffer[self.len..]) {
+                Ok(0) => self.ended = true,
+                Ok(n) => self.len += n,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.ended = true;
+                    self.failure = Some(match self.place {
+                        Place::File(_) => Error::from(error),
+                        Place::Unpacked => {
+                            let at = self.place.position(self.base + self.len as u64);
+                            Error::profile(format!("the sample data are no sound zstd frame: {error}")).at(at)
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// The error for bytes that end too early or a number that doesn't end.
+    #[cold]
+    fn broken(&mut self, at: u64, fault: Fault, what: &str) -> Error {
+        match (fault, self.failure.take()) {
+            (Fault::Short, Some(failure)) => failure,
+            (Fault::Short, None) => self.fault(at, format!("the sample data end inside {what}")),
+            (Fault::Long, _) => self.fault(at, format!("{what} holds a number of more than ten bytes")),
+        }
+    }
+
+    /// The next record; its frames are in `self.pushed`. `None` at the end of the region. The
+    /// entries of a REPEAT must have been read.
+    pub fn next(&mut self) -> Result<Option<Record>> {
+        self.fill(RECORD_MAX);
+        let at = self.position();
+        let bytes = &self.buffer[self.pos..self.len];
+        if bytes.len() < HEAD {
+            return match (self.failure.take(), bytes.len()) {
+                (Some(failure), _) => Err(failure),
+                (None, 0) => Ok(None),
+                (None, left) => Err(self.fault(at, format!("the sample data end in {left} bytes that are no record"))),
+            };
+        }
+        let thread = ThreadKey {
+            thread_id: self.order.u64(bytes, 0),
+            interpreter_id: self.order.u32(bytes, 8),
+        };
+        let encoding = bytes[12];
+        let mut pos = HEAD;
+        let body = match body(bytes, &mut pos, encoding, &mut self.pushed) {
+            Ok(body) => body,
+            Err(BodyFault::Number(fault)) => return Err(self.broken(at, fault, "a record")),
+            Err(BodyFault::Other(detail)) => return Err(self.fault(at, detail)),
+        };
+        self.pos += pos;
+        Ok(Some(Record { at, thread, body }))
+    }
+
+    /// Reads `count` entries of a REPEAT, each a time delta and a status.
+    #[inline]
+    pub fn entries(&mut self, count: u32, mut each: impl FnMut(u64, u8)) -> Result<()> {
+        let mut left = count;
+        while left > 0 {
+            self.fill(ENTRY_MAX);
+            let bytes = &self.buffer[..self.len];
+            let mut pos = self.pos;
+            let mut fault = None;
+            while left > 0 {
+                let mut next = pos;
+                match varint::read(bytes, &mut next) {
+                    Ok(delta) if next < bytes.len() => {
+                        each(delta, bytes[next]);
+                        pos = next + 1;
+                        left -= 1;
+                    }
+                    Ok(_) => {
+                        fault = Some(Fault::Short);
+                        break;
+                    }
+                    Err(short_or_long) => {
+                        fault = Some(short_or_long);
+                        break;
+                    }
+                }
+            }
+            self.pos = pos;
+            match fault {
+                Some(Fault::Short) if !self.ended => {}
+                Some(fault) => return Err(self.broken(self.position(), fault, "a REPEAT record")),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+enum BodyFault {
+    Number(Fault),
+    Other(String),
+}
+
+impl From<Fault> for BodyFault {
+    fn from(fault: Fault) -> Self {
+        BodyFault::Number(fault)
+    }
+}
+
+#[inline]
+fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> Result<Body, BodyFault> {
+    if encoding == REPEAT {
+        return Ok(Body::Repeat { count: narrow(bytes, pos)? });
+    }
+    if encoding > POP_PUSH {
+        return Err(BodyFault::Other(format!("record kind {encoding} is not known")));
+    }
+    let delta = varint::read(bytes, pos)?;
+    let status = *bytes.get(*pos).ok_or(Fault::Short)?;
+    *pos += 1;
+    let first = narrow(bytes, pos)?;
+    let change = match encoding {
+        FULL => Change::Full { push: first },
+        SUFFIX => Change::Suffix { shared: first, push: narrow(bytes, pos)? },
+        _ => Change::PopPush { pop: first, push: narrow(bytes, pos)? },
+    };
+    let (Change::Full { push } | Change::Suffix { push, .. } | Change::PopPush { push, .. }) = change;
+    if push as usize > STACK_DEPTH {
+        return Err(BodyFault::Other(too_deep(u64::from(push))));
+    }
+    pushed.clear();
+    for _ in 0..push {
+        pushed.push(narrow(bytes, pos)?);
+    }
+    Ok(Body::Change { delta, status, change })
+}
+
+/// A number that must fit into 32 bits.
+#[inline]
+fn narrow(bytes: &[u8], pos: &mut usize) -> Result<u32, BodyFault> {
+    let value = varint::read(bytes, pos)?;
+    u32::try_from(value).map_err(|_| BodyFault::Other(format!("a record holds the number {value} where at most 32 bits are meant")))
+}
+
+/// Whether an error comes from the operating system and not from the data.
+pub(crate) fn is_io(error: &Error) -> bool {
+    error.kind() == ErrorKind::Io
+}

@@ -1,0 +1,159 @@
+//! Writes a version-1 profile with the wide header, as CPython 3.15 releases do.
+
+use std::io::{Seek, SeekFrom, Write};
+
+use crate::error::{Error, Result};
+use crate::format::header::{ByteOrder, Compression, Footer, HEADER_LEN, Header, Layout};
+use crate::format::{stats, tables};
+use crate::model::{Frame, RunFacts, Statistics};
+
+/// Bytes of sample data handed on at once, as in CPython's writer.
+const PIECE: usize = 512 * 1024;
+
+/// How to pack the sample region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// As it is.
+    None,
+    /// One zstd frame of this level; CPython writes level 5.
+    Zstd(i32),
+}
+
+/// A profile in the making. Its header is zeros until [`Writer::finish`], so that a file that was
+/// cut off is known as such.
+pub struct Writer<W: Write + Seek> {
+    region: Region<W>,
+    piece: Vec<u8>,
+    facts: RunFacts,
+    samples: u64,
+    string_bytes: Vec<u8>,
+    strings: u32,
+    frame_bytes: Vec<u8>,
+    frames: u32,
+}
+
+enum Region<W: Write> {
+    Plain(W),
+    Zstd(zstd::stream::write::Encoder<'static, W>),
+}
+
+impl<W: Write> Write for Region<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Region::Plain(sink) => sink.write(bytes),
+            Region::Zstd(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Region::Plain(sink) => sink.flush(),
+            Region::Zstd(encoder) => encoder.flush(),
+        }
+    }
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// Starts a profile at the start of `sink`.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the sink.
+    pub fn new(mut sink: W, facts: RunFacts, packing: Packing) -> Result<Self> {
+        sink.write_all(&[0; HEADER_LEN as usize])?;
+        let region = match packing {
+            Packing::None => Region::Plain(sink),
+            Packing::Zstd(level) => Region::Zstd(zstd::stream::write::Encoder::new(sink, level)?),
+        };
+        Ok(Writer {
+            region,
+            piece: Vec::with_capacity(PIECE),
+            facts,
+            samples: 0,
+            string_bytes: Vec::new(),
+            strings: 0,
+            frame_bytes: Vec::new(),
+            frames: 0,
+        })
+    }
+
+    /// Adds a string and returns its index.
+    pub fn string(&mut self, string: &[u8]) -> u32 {
+        tables::write_string(&mut self.string_bytes, string);
+        self.strings += 1;
+        self.strings - 1
+    }
+
+    /// Adds a frame, whose strings are indexes that [`Writer::string`] gave, and returns its index.
+    pub fn frame(&mut self, frame: &Frame) -> u32 {
+        tables::write_frame(&mut self.frame_bytes, frame);
+        self.frames += 1;
+        self.frames - 1
+    }
+
+    /// The end of the sample data so far; whole records are appended.
+    pub(crate) fn records(&mut self) -> &mut Vec<u8> {
+        &mut self.piece
+    }
+
+    /// `samples` more were appended.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the sink.
+    pub(crate) fn added(&mut self, samples: u64) -> Result<()> {
+        self.samples += samples;
+        let whole = self.piece.len() - self.piece.len() % PIECE;
+        if whole > 0 {
+            self.region.write_all(&self.piece[..whole])?;
+            self.piece.drain(..whole);
+        }
+        Ok(())
+    }
+
+    /// Samples so far.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Writes the rest: tables, statistics, footer, and the header last. Gives the sink back.
+    ///
+    /// # Errors
+    ///
+    /// Statistics that are no measured values, and errors of the sink.
+    pub fn finish(mut self, threads: u32, statistics: Option<&Statistics>) -> Result<W> {
+        if let Some(fault) = statistics.and_then(stats::fault) {
+            return Err(Error::stream(fault));
+        }
+        self.region.write_all(&self.piece)?;
+        let (mut sink, compression) = match self.region {
+            Region::Plain(sink) => (sink, Compression::None),
+            Region::Zstd(encoder) => (encoder.finish()?, Compression::Zstd),
+        };
+        let strings_at = sink.stream_position()?;
+        let frames_at = strings_at + self.string_bytes.len() as u64;
+        sink.write_all(&self.string_bytes)?;
+        let mut end = self.frame_bytes;
+        if let Some(statistics) = statistics {
+            stats::write(&mut end, statistics);
+        }
+        let size = frames_at + end.len() as u64 + crate::format::FOOTER_LEN;
+        end.extend_from_slice(&Footer { strings: self.strings, frames: self.frames, size }.write());
+        sink.write_all(&end)?;
+        let header = Header {
+            byte_order: ByteOrder::Little,
+            layout: Layout::Wide,
+            facts: self.facts,
+            samples: self.samples,
+            threads,
+            strings_at,
+            frames_at,
+            compression,
+        };
+        sink.seek(SeekFrom::Start(0))?;
+        sink.write_all(&header.write())?;
+        sink.seek(SeekFrom::Start(size))?;
+        sink.flush()?;
+        Ok(sink)
+    }
+}

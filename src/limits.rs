@@ -1,0 +1,31 @@
+//! Every bound that outside data passes before it becomes memory.
+
+/// Frames that CPython's writer keeps of one stack, the innermost ones; its reader refuses more.
+pub const STACK_DEPTH: usize = 256;
+
+/// Bytes of a line of the stream, its line feed included, unless the caller sets another limit:
+/// the one size that every common line reader takes.
+pub const LINE: usize = 65_535;
+
+/// The least line limit: a sample at the depth limit and a frame's definition always fit.
+pub const LINE_MIN: usize = 8 * 1024;
+
+/// The greatest line limit: what DuckDB and WebSocket readers take.
+pub const LINE_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes of a line that a reader of streams takes: room for a name of any profile CPython can
+/// write in practice, and small beside the memory of a machine that reads a hostile stream.
+pub const LINE_READ: usize = 256 * 1024 * 1024;
+
+/// Samples that a profile's records may be out of time order before a record counts as late
+/// and is set aside.
+pub const REORDER_SAMPLES: usize = 256 * 1024;
+
+/// Late records of one profile. CPython's writer leaves at most a few for each thread.
+pub const LATE_RECORDS: usize = 8 * 1024 * 1024;
+
+/// Bytes of set-aside data kept in memory before they go to a temporary file.
+pub const SPOOL_MEMORY: usize = 8 * 1024 * 1024;
+
+/// Largest zstd window as a power of two (128 MiB), zstd's own default and what CPython takes.
+pub const ZSTD_WINDOW_LOG: u32 = 27;

@@ -1,0 +1,68 @@
+/// A frame of a stack as profiles define it once and refer to by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// File name, an index into the strings.
+    pub path: u32,
+    /// Qualified function name, an index into the strings.
+    pub function: u32,
+    /// Where in the file; `None` for a synthetic frame (`<GC>`, `<native>`) or a shim.
+    pub location: Option<Location>,
+    /// The bytecode instruction, where opcodes were recorded.
+    pub opcode: Option<u8>,
+}
+
+/// A span of source code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// First line, from 1. Never -1, which is how profiles say that there is no location.
+    pub line: i32,
+    /// Last line.
+    pub end_line: Option<i32>,
+    /// First column, UTF-8 bytes from 0.
+    pub col: Option<i32>,
+    /// Column after the last.
+    pub end_col: Option<i32>,
+}
+
+/// Strings as bytes, by index. UTF-8 is usual but not certain.
+#[derive(Clone, Debug, Default)]
+pub struct StringTable {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl StringTable {
+    /// Adds a string and returns its index.
+    pub fn push(&mut self, string: &[u8]) -> u32 {
+        self.bytes.extend_from_slice(string);
+        self.ends.push(self.bytes.len());
+        (self.ends.len() - 1) as u32
+    }
+
+    /// The bytes of string `index`, if there is one.
+    pub fn get(&self, index: u32) -> Option<&[u8]> {
+        let index = index as usize;
+        let end = *self.ends.get(index)?;
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        Some(&self.bytes[start..end])
+    }
+
+    /// How many strings there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+/// The definitions of a profile. Equal entries occur in real files and stay apart.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// File and function names.
+    pub strings: StringTable,
+    /// Frames; a frame that no sample uses may name strings that don't exist.
+    pub frames: Vec<Frame>,
+}

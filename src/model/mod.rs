@@ -1,0 +1,48 @@
+//! What a sampling profile is, apart from any notation: threads, frames, facts of the run.
+//!
+//! A *sample* is one thread at one instant. All times are microseconds of the profiler's
+//! monotonic clock, as CPython records them.
+
+mod facts;
+mod frame;
+mod lanes;
+
+pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
+pub use frame::{Frame, Location, StringTable, Tables};
+pub use lanes::{Lane, Lanes, Slice, StackRun};
+
+/// A thread within its interpreter: the key of all state in a profile, since one thread id may
+/// stand in several interpreters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ThreadKey {
+    /// Interpreter id; 0 is the main interpreter.
+    pub interpreter_id: u32,
+    /// The operating system's thread id, a name and not a number: up to 2^64-1.
+    pub thread_id: u64,
+}
+
+/// How a profile changes a thread's stack. Stacks are kept outermost frame first: `keep`
+/// frames stay, and `pushed`, innermost first as profiles store them, come on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackChange {
+    /// Outermost frames that stay.
+    pub keep: u32,
+    /// Frames that come on top.
+    pub push: u32,
+}
+
+/// Thread status bits as CPython writes them; other bits are kept as they are.
+pub mod status {
+    /// The thread holds the GIL.
+    pub const HAS_GIL: u8 = 1;
+    /// The thread runs on a CPU.
+    pub const ON_CPU: u8 = 2;
+    /// Whether it runs is not known.
+    pub const UNKNOWN: u8 = 4;
+    /// The thread waits for the GIL.
+    pub const GIL_REQUESTED: u8 = 8;
+    /// An exception is being handled.
+    pub const HAS_EXCEPTION: u8 = 16;
+    /// The main thread of its interpreter.
+    pub const MAIN_THREAD: u8 = 32;
+}

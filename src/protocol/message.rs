@@ -1,0 +1,318 @@
+//! The messages, each as one struct whose fields stand in wire order.
+//!
+//! A line is the envelope (`type`, `v`, `run_id`, `seq`) and the fields of one of these structs. `None`
+//! is left out. Times are microseconds of the profiler's monotonic clock unless a name says
+//! `wall`. `schema/README.md` says the same for readers in any language.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the schema, the `v` of every message.
+pub const VERSION: u64 = 2;
+
+/// Opens a batch: what follows, and the facts of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Number of the batch in its run, from 0.
+    pub batch: u64,
+    /// How many messages of this batch follow.
+    pub messages: u64,
+    /// Earliest sample time of the batch; `run_start_usec` where it has no sample.
+    pub start_usec: u64,
+    /// From there to its latest sample time.
+    pub duration_usec: u64,
+    /// Samples of the batch; a sample is one thread at one instant.
+    pub samples: u64,
+    /// (interpreter, thread) pairs that have a sample in the batch.
+    pub thread_count: u64,
+    /// When the run began.
+    pub run_start_usec: u64,
+    /// Planned time between two instants.
+    pub sample_interval_usec: u64,
+    /// "wall", "cpu", "gil", "all" or "exception".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// What was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Capture>,
+    /// Version of the Python that recorded, as "3.15.2".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Whether ids keep their meaning from batch to batch.
+    pub id_scope: IdScope,
+    /// The types that were asked for, as they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_types: Option<Vec<String>>,
+    /// The clock of all times: "monotonic".
+    pub clock: String,
+    /// Unix time of `start_usec`, microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_usec: Option<i64>,
+    /// The user's own facts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// What a profiler was told to record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// All threads, not only the main one.
+    pub all_threads: bool,
+    /// `<native>` frames.
+    pub native: bool,
+    /// `<GC>` frames.
+    pub gc: bool,
+    /// Bytecode instructions.
+    pub opcodes: bool,
+    /// The target was stopped for each sample.
+    pub blocking: bool,
+}
+
+/// How far an id reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdScope {
+    /// Through the run.
+    Run,
+    /// Through its batch.
+    #[default]
+    Batch,
+}
+
+/// Defines strings, as columns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StrDef {
+    /// The batch that uses them.
+    pub batch: u64,
+    /// Ids.
+    pub str_id: Vec<u32>,
+    /// Values, U+FFFD in place of what is not UTF-8.
+    pub value: Vec<String>,
+    /// The bytes of the strings that are not UTF-8: id -> base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base64: Option<BTreeMap<u32, String>>,
+}
+
+/// Defines frames, as columns. A null `line` is a frame without a location.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FrameDef {
+    /// The batch that uses them.
+    pub batch: u64,
+    /// Ids.
+    pub frame_id: Vec<u32>,
+    /// File names.
+    pub path_str_id: Vec<u32>,
+    /// Qualified function names.
+    pub func_str_id: Vec<u32>,
+    /// First lines, from 1.
+    #[serde(skip_serializing_if = "all_null")]
+    pub line: Option<Vec<Option<i32>>>,
+    /// Last lines.
+    #[serde(skip_serializing_if = "all_null")]
+    pub end_line: Option<Vec<Option<i32>>>,
+    /// First columns, UTF-8 bytes from 0.
+    #[serde(skip_serializing_if = "all_null")]
+    pub col: Option<Vec<Option<i32>>>,
+    /// Columns behind the last.
+    #[serde(skip_serializing_if = "all_null")]
+    pub end_col: Option<Vec<Option<i32>>>,
+    /// Bytecode instructions.
+    #[serde(skip_serializing_if = "all_null")]
+    pub opcode: Option<Vec<Option<u8>>>,
+}
+
+fn all_null<T>(column: &Option<Vec<Option<T>>>) -> bool {
+    column.as_ref().is_none_or(|column| column.iter().all(Option::is_none))
+}
+
+/// Counts by frame, of a window or of the whole run, as columns in order of `frame_id`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Agg {
+    /// The batch in which the counting ended.
+    pub batch: u64,
+    /// What is counted: "frame".
+    pub kind: String,
+    /// "window" or "final".
+    pub scope: String,
+    /// Start of the window, or the earliest sample time. Negative in absurd profiles only.
+    pub start_usec: i128,
+    /// Length of the window, or from the earliest sample time to the latest.
+    pub duration_usec: u64,
+    /// Samples that hold at least one frame.
+    pub samples_total: u64,
+    /// Samples that hold none.
+    pub samples_empty: u64,
+    /// Frames.
+    pub frame_id: Vec<u32>,
+    /// Samples with the frame innermost.
+    #[serde(rename = "self")]
+    pub self_: Vec<u64>,
+    /// Samples with the frame anywhere.
+    pub cumulative: Vec<u64>,
+}
+
+/// What is missing from the stream, each quantity where it is known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The batch that it belongs to, if it belongs to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// Why: one of [`LossReason`]'s names.
+    pub reason: String,
+    /// How much.
+    #[serde(flatten)]
+    pub amount: LossAmount,
+    /// First of the messages that are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_seq: Option<u64>,
+    /// Last of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_seq: Option<u64>,
+    /// When the loss began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_usec: Option<u64>,
+    /// How long it went on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_usec: Option<u64>,
+}
+
+/// How much is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LossAmount {
+    /// Samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_samples: Option<u64>,
+    /// Messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_messages: Option<u64>,
+    /// Bytes of the input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_bytes: Option<u64>,
+    /// Percentage of what was planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<f64>,
+    /// Samples that are there but may lack something (reason "depth").
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+}
+
+impl LossAmount {
+    /// Adds what another message of the same reason says.
+    pub fn add(&mut self, other: &LossAmount) {
+        fn sum<T: std::ops::Add<Output = T> + Copy>(a: &mut Option<T>, b: Option<T>) {
+            *a = match (*a, b) {
+                (Some(a), Some(b)) => Some(a + b),
+                (a, b) => a.or(b),
+            };
+        }
+        sum(&mut self.lost_samples, other.lost_samples);
+        sum(&mut self.lost_messages, other.lost_messages);
+        sum(&mut self.lost_bytes, other.lost_bytes);
+        sum(&mut self.lost_percent, other.lost_percent);
+        sum(&mut self.samples, other.samples);
+    }
+}
+
+/// Why something is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Planned instants never came: the profile's measured statistics.
+    SamplerMissed,
+    /// Stacks could not be read: the profile's measured statistics.
+    SamplerFailed,
+    /// Records could not be read.
+    Corrupt,
+    /// The input ends before its end.
+    Truncated,
+    /// Messages or chunks never arrived.
+    Gap,
+    /// Samples sit at the writer's depth limit; outer frames may be missing.
+    Depth,
+}
+
+impl LossReason {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            LossReason::SamplerMissed => "sampler_missed",
+            LossReason::SamplerFailed => "sampler_failed",
+            LossReason::Corrupt => "corrupt",
+            LossReason::Truncated => "truncated",
+            LossReason::Gap => "gap",
+            LossReason::Depth => "depth",
+        }
+    }
+}
+
+/// A sign of life between batches. All counts are since the run began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// How far the stream has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ts_usec: Option<u64>,
+    /// Unix time of `ts_usec`, microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_usec: Option<i64>,
+    /// Samples before `ts_usec`.
+    pub samples: u64,
+    /// Batches sent.
+    pub batches: u64,
+    /// Messages dropped for a slow reader.
+    pub dropped_messages: u64,
+}
+
+/// Something went wrong.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ErrorMessage {
+    /// One of the codes in `schema/README.md`.
+    pub code: String,
+    /// What, for people.
+    pub detail: String,
+    /// Byte of the input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// Whether the stream is incomplete for it.
+    pub fatal: bool,
+}
+
+/// The last message of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Whether the whole input is in the stream.
+    pub complete: bool,
+    /// Batches of the run.
+    pub batches: u64,
+    /// Messages of the run, this one included.
+    pub messages: u64,
+    /// Samples of the run.
+    pub samples: u64,
+    /// Those that hold at least one frame, counted as in agg.
+    pub samples_total: u64,
+    /// Those that hold none.
+    pub samples_empty: u64,
+    /// From the earliest sample time to the latest.
+    pub duration_usec: u64,
+    /// Totals of the loss messages by reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<BTreeMap<String, LossAmount>>,
+    /// What the profiler measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stats: Option<Stats>,
+}
+
+/// What the profiler measured about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Seconds of sampling.
+    pub duration_sec: f64,
+    /// Instants a second.
+    pub sample_rate: f64,
+    /// Percentage of instants whose stacks could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_rate: Option<f64>,
+    /// Percentage of planned instants that never came; may be negative.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed_samples: Option<f64>,
+}

@@ -1,0 +1,17 @@
+//! The stream: what its messages are, and how they become lines and come back.
+//!
+//! The wire format is described for readers in any language in `schema/README.md`; here
+//! [`message`] has a struct for each message but `raw`, whose columns are borrowed
+//! ([`Raw`]) when they are written and reused ([`RawColumns`]) when they are read.
+
+mod columns;
+
+mod encode;
+pub mod message;
+
+mod select;
+pub(crate) mod split;
+
+
+pub use encode::{Encoder, Raw, RawThread, is_run_id};
+pub use select::{MessageType, StreamTypes, parse_duration};
