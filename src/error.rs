@@ -78,6 +78,25 @@ impl Error {
         self
     }
 
+    /// The same words at the same place, as an error of its own.
+    #[must_use]
+    pub(crate) fn again(&self) -> Self {
+        Error(Box::new(Inner {
+            kind: self.0.kind,
+            detail: self.0.detail.clone(),
+            position: self.0.position,
+            hint: self.0.hint,
+            source: None,
+        }))
+    }
+
+    /// The same error, told of the file of this name.
+    #[must_use]
+    pub fn within(mut self, name: &str) -> Self {
+        self.0.detail = format!("{name}: {}", self.0.detail);
+        self
+    }
+
     /// The same error with a sentence on what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: &'static str) -> Self {

@@ -1,7 +1,24 @@
-//! CPython 3.15's sampling profiles as a columnar JSON Lines stream, and back.
+//! CPython 3.15's sampling profiles ("Tachyon", `python -m profiling.sampling run --binary`) as a
+//! columnar JSON Lines stream, and back.
+//!
+//! Bytes come in at one end and leave at the other:
+//!
+//! * [`format`] knows the binary profile, [`protocol`] the messages of the stream; neither knows
+//!   the other.
+//! * [`convert`] is between them: [`convert::to_stream`] and [`convert::ToBinary`], each with an
+//!   example.
+//! * [`model`] is what both are about: threads, frames, samples that wait in time order.
+//! * [`stream`] moves lines and files without knowing what they mean.
+//!
+//! The wire format and the binary layout are described for readers in any language in the
+//! repository's `schema/` folder.
+
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod convert;
 pub mod error;
 pub mod format;
 pub mod limits;
 pub mod model;
 pub mod protocol;
+pub mod stream;

@@ -15,7 +15,7 @@ pub const LINE_MAX: usize = 16 * 1024 * 1024;
 
 /// Bytes of a line that a reader of streams takes: room for a name of any profile CPython can
 /// write in practice, and small beside the memory of a machine that reads a hostile stream.
-pub const LINE_READ: usize = 256 * 1024 * 1024;
+pub const LINE_READ: usize = 64 * 1024 * 1024;
 
 /// Samples that a profile's records may be out of time order before a record counts as late
 /// and is set aside.

@@ -1,11 +1,17 @@
 //! Between the binary profile and the stream: the only place that knows both.
+//!
+//! [`to_stream`] makes a stream of a profile, [`ToBinary`] a profile of a stream's lines.
 
 mod aggregate;
 mod definitions;
+mod merge;
 mod options;
 mod raw;
+mod session;
+mod to_binary;
 mod to_stream;
 mod tree;
 
 pub use options::{Flush, StreamOptions};
+pub use to_binary::{Outcome, ProfileOptions, ToBinary};
 pub use to_stream::{Written, to_stream};

@@ -308,7 +308,7 @@ pub fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u64, u64
         parts.push((start, end - start));
         end = start;
     }
-    if end != 0 {
+    if end != 0 || parts.is_empty() {
         return Ok(vec![(0, size)]);
     }
     parts.reverse();

@@ -5,7 +5,7 @@
 
 use std::io::Read;
 
-use crate::error::{Error, ErrorKind, Position, Result};
+use crate::error::{Error, Position, Result};
 use crate::format::header::ByteOrder;
 use crate::format::varint::{self, Fault};
 use crate::limits::STACK_DEPTH;
@@ -70,6 +70,17 @@ impl Change {
             return Err(too_deep(u64::from(keep) + u64::from(push)));
         }
         Ok(StackChange { keep, push })
+    }
+
+    /// How many of the *innermost* frames stay and nothing else, where that is what the record does
+    /// to a stack of `depth` frames. No writer makes such a SUFFIX without new frames; by its
+    /// own words it would keep the outermost ones, but this is how CPython's reader takes it.
+    #[inline]
+    pub fn keeps_innermost(self, depth: u32) -> Option<u32> {
+        match self {
+            Change::Suffix { shared, push: 0 } if shared < depth => Some(shared),
+            _ => None,
+        }
     }
 
     pub fn encoding(self) -> u8 {
@@ -299,9 +310,4 @@ fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> R
 fn narrow(bytes: &[u8], pos: &mut usize) -> Result<u32, BodyFault> {
     let value = varint::read(bytes, pos)?;
     u32::try_from(value).map_err(|_| BodyFault::Other(format!("a record holds the number {value} where at most 32 bits are meant")))
-}
-
-/// Whether an error comes from the operating system and not from the data.
-pub(crate) fn is_io(error: &Error) -> bool {
-    error.kind() == ErrorKind::Io
 }

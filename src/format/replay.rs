@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::format::record::{Body, RecordReader};
 use crate::format::scan::{Horizon, Late, ThreadIndex};
 use crate::format::varint;
-use crate::model::{Lanes, ThreadKey};
+use crate::model::{Lanes, StackChange, ThreadKey};
 use rustc_hash::FxHashMap;
 
 /// Loads a profile's samples in time order, a window at a time.
@@ -151,10 +151,15 @@ impl<'a> Replay<'a> {
             }
             Body::Change { delta, status, change } => {
                 if skip == 0 {
-                    let change = change
-                        .resolve(self.lanes.depth(lane))
-                        .map_err(|fault| self.reader.fault(record.at, fault))?;
-                    self.lanes.change(lane, change, &self.reader.pushed);
+                    let depth = self.lanes.depth(lane);
+                    if let Some(innermost) = change.keeps_innermost(depth) {
+                        let stack = self.lanes.newest_stack(lane);
+                        let pushed: Vec<u32> = stack.iter().rev().take(innermost as usize).copied().collect();
+                        self.lanes.change(lane, StackChange { keep: 0, push: innermost }, &pushed);
+                    } else {
+                        let change = change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
+                        self.lanes.change(lane, change, &self.reader.pushed);
+                    }
                     self.lanes.append(lane).push(delta, status);
                 }
                 self.horizon.advance(1, self.lanes.high(lane).unwrap_or(0));

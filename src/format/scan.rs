@@ -232,6 +232,10 @@ impl Scanner {
                 let key = thread.high.map_or(time, |high| high.max(time));
                 self.order.written(time, index as u32);
                 if self.is_late(key) {
+                    if change.keeps_innermost(thread.depth).is_some() {
+                        let fault = "the record stands far behind its time and adds no frame, which no writer makes";
+                        return Err(reader.fault(record.at, fault));
+                    }
                     self.copy.clear();
                     varint::write(&mut self.copy, delta);
                     self.copy.push(status);

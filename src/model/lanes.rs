@@ -92,6 +92,20 @@ impl Lanes {
         self.lanes[index].depth
     }
 
+    /// The newest stack of lane `index`, outermost frame first.
+    pub fn newest_stack(&self, index: usize) -> Vec<u32> {
+        let lane = &self.lanes[index];
+        let mut stack = lane.stack.clone();
+        let mut pushed = &lane.pushed[lane.pushed_head..];
+        for run in &lane.runs[lane.run_head..] {
+            let (these, rest) = pushed.split_at(run.change.push as usize);
+            stack.truncate(run.change.keep as usize);
+            stack.extend(these.iter().rev());
+            pushed = rest;
+        }
+        stack
+    }
+
     /// Starts a run: the newest stack of lane `index` changes. `pushed` are the frames that come on
     /// top, innermost first.
     #[inline]

@@ -1,0 +1,336 @@
+//! Lines into messages.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
+
+use crate::error::{Error, Result};
+use crate::protocol::encode::{NULL, is_run_id};
+use crate::protocol::message::{Agg, End, ErrorMessage, FrameDef, Heartbeat, Loss, Meta, StrDef, VERSION};
+use crate::protocol::parse;
+use crate::protocol::select::MessageType;
+
+/// What every message begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Version of the schema.
+    pub version: u64,
+    /// The run that the message belongs to.
+    pub run_id: String,
+    /// Number of the message in its run; CPython's own messages have none.
+    pub seq: Option<u64>,
+}
+
+/// A line, understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// What it begins with.
+    pub envelope: Envelope,
+    /// The rest.
+    pub message: Message,
+}
+
+/// A message, but for the columns of `raw`, which go into the caller's [`RawColumns`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Message {
+    Meta(Box<Meta>),
+    StrDef(StrDef),
+    FrameDef(FrameDef),
+    Raw,
+    Agg(Agg),
+    Loss(Loss),
+    Heartbeat(Heartbeat),
+    Error(ErrorMessage),
+    End(Box<End>),
+    /// A type that this version doesn't know.
+    Unknown(String),
+    /// A message of CPython's own JSONL (`v` 0 or 1), by its type.
+    CPython(String),
+}
+
+/// The columns of a `raw` message, read into room that is used again.
+#[derive(Clone, Debug, Default)]
+pub struct RawColumns {
+    /// The batch it belongs to.
+    pub batch: u64,
+    /// Where the threads' first differences count from.
+    pub start_usec: u64,
+    /// Declared number of samples.
+    pub samples: u64,
+    /// Frame of each node.
+    pub stack_frame_id: Vec<u32>,
+    /// Parent of each node; [`u32::MAX`] for a root.
+    pub stack_parent: Vec<u32>,
+    threads: Vec<ThreadColumns>,
+    used: usize,
+}
+
+/// One thread's columns in a `raw` message.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadColumns {
+    /// The thread.
+    pub thread_id: u64,
+    /// Its interpreter.
+    pub interpreter_id: u32,
+    /// Sample times, the differences added up.
+    pub times_usec: Vec<u64>,
+    /// Status bytes.
+    pub status: Vec<u8>,
+    /// Nodes; [`u32::MAX`] for an empty stack.
+    pub stack: Vec<u32>,
+}
+
+impl RawColumns {
+    /// The threads, in the profiler's order.
+    pub fn threads(&self) -> &[ThreadColumns] {
+        &self.threads[..self.used]
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.stack_frame_id.clear();
+        self.stack_parent.clear();
+        self.used = 0;
+    }
+
+    pub(super) fn next_thread(&mut self) -> &mut ThreadColumns {
+        if self.used == self.threads.len() {
+            self.threads.push(ThreadColumns::default());
+        }
+        let thread = &mut self.threads[self.used];
+        self.used += 1;
+        thread.times_usec.clear();
+        thread.status.clear();
+        thread.stack.clear();
+        thread
+    }
+
+    /// Whether the columns fit together, and how not.
+    fn check(&self) -> Result<()> {
+        let nodes = self.stack_frame_id.len();
+        same_len("stack_frame_id and stack_parent", nodes, self.stack_parent.len())?;
+        let forward = (0..).zip(&self.stack_parent).find(|(node, parent)| **parent != NULL && **parent >= *node);
+        if let Some((node, parent)) = forward {
+            return Err(Error::stream(format!("node {node} has the parent {parent}, which is not below it")));
+        }
+        let mut samples = 0;
+        for thread in self.threads() {
+            same_len("ts_delta_usec and status", thread.times_usec.len(), thread.status.len())?;
+            same_len("ts_delta_usec and stack", thread.times_usec.len(), thread.stack.len())?;
+            if let Some(node) = thread.stack.iter().find(|node| **node != NULL && **node as usize >= nodes) {
+                return Err(Error::stream(format!("a sample has the stack {node}, out of range (0..{nodes})")));
+            }
+            samples += thread.status.len() as u64;
+        }
+        if samples != self.samples {
+            return Err(Error::stream(format!("the message declares {} samples and holds {samples}", self.samples)));
+        }
+        Ok(())
+    }
+}
+
+fn same_len(what: &str, a: usize, b: usize) -> Result<()> {
+    if a == b { Ok(()) } else { Err(Error::stream(format!("the columns {what} have {a} and {b} elements"))) }
+}
+
+/// Decodes one line, with or without its line end. The columns of a `raw` message go into `columns`. The
+/// bytes of `line` may be changed.
+///
+/// # Errors
+///
+/// A line that is no message, or whose message breaks a rule that it can break alone. The caller
+/// knows the line's number.
+pub fn decode(line: &mut [u8], columns: &mut RawColumns) -> Result<Decoded> {
+    let (kind, envelope, body_at) = match canonical_envelope(line) {
+        Some(found) => found,
+        None => general_envelope(line)?,
+    };
+    let message = match (envelope.version, MessageType::of_name(&kind)) {
+        (0 | 1, _) => Message::CPython(kind.into_owned()),
+        (VERSION, None) => Message::Unknown(kind.into_owned()),
+        (VERSION, Some(kind)) => {
+            if envelope.seq.is_none() {
+                return Err(Error::stream("the message has no seq"));
+            }
+            body(kind, line, body_at, columns)?
+        }
+        // An unknown type may have a version of its own.
+        (_, None) => Message::Unknown(kind.into_owned()),
+        (version, Some(_)) => return Err(Error::stream(format!("schema version {version} is not known; 0, 1 and 2 are"))),
+    };
+    Ok(Decoded { envelope, message })
+}
+
+fn body(kind: MessageType, line: &mut [u8], body_at: Option<usize>, columns: &mut RawColumns) -> Result<Message> {
+    Ok(match kind {
+        MessageType::Meta => Message::Meta(Box::new(general(line)?)),
+        MessageType::StrDef => {
+            let body: StrDef = general(line)?;
+            same_len("str_id and value", body.str_id.len(), body.value.len())?;
+            Message::StrDef(body)
+        }
+        MessageType::FrameDef => Message::FrameDef(checked_frames(general(line)?)?),
+        MessageType::Raw => {
+            let canonical = body_at.and_then(|at| parse::raw(&line[at..], columns));
+            if canonical.is_none() {
+                general_raw(line, columns)?;
+            }
+            columns.check()?;
+            Message::Raw
+        }
+        MessageType::Agg => {
+            let body: Agg = general(line)?;
+            same_len("frame_id and self", body.frame_id.len(), body.self_.len())?;
+            same_len("frame_id and cumulative", body.frame_id.len(), body.cumulative.len())?;
+            Message::Agg(body)
+        }
+        MessageType::Loss => Message::Loss(general(line)?),
+        MessageType::Heartbeat => Message::Heartbeat(general(line)?),
+        MessageType::Error => Message::Error(general(line)?),
+        MessageType::End => Message::End(Box::new(general(line)?)),
+    })
+}
+
+fn checked_frames(body: FrameDef) -> Result<FrameDef> {
+    let rows = body.frame_id.len();
+    same_len("frame_id and path_str_id", rows, body.path_str_id.len())?;
+    same_len("frame_id and func_str_id", rows, body.func_str_id.len())?;
+    let lengths = [&body.line, &body.end_line, &body.col, &body.end_col].map(|column| column.as_ref().map(Vec::len));
+    for (name, length) in ["line", "end_line", "col", "end_col", "opcode"].iter().zip(lengths.into_iter().chain([body.opcode.as_ref().map(Vec::len)])) {
+        if let Some(length) = length {
+            same_len(&format!("frame_id and {name}"), rows, length)?;
+        }
+    }
+    Ok(body)
+}
+
+/// The general parser, for all that is not in our own shape of `raw`.
+fn general<'a, T: Deserialize<'a>>(line: &'a mut [u8]) -> Result<T> {
+    simd_json::serde::from_slice(line).map_err(|error| Error::stream(format!("no message: {error}")))
+}
+
+type Head<'a> = (Cow<'static, str>, Envelope, Option<usize>);
+
+/// Reads the envelope of a line in our own shape; the place behind it comes along.
+fn canonical_envelope(line: &[u8]) -> Option<Head<'static>> {
+    let mut rest = line.strip_prefix(b"{\"type\":\"")?;
+    let kind = MessageType::ALL.into_iter().find(|kind| rest.starts_with(kind.name().as_bytes()) && rest.get(kind.name().len()) == Some(&b'"'))?;
+    rest = rest[kind.name().len()..].strip_prefix(b"\",\"v\":2,\"run_id\":\"")?;
+    let run_id = &rest[..rest.iter().take(65).position(|byte| *byte == b'"')?];
+    rest = rest[run_id.len()..].strip_prefix(b"\",\"seq\":")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digits == 0 || digits > 1 && rest[0] == b'0' {
+        return None;
+    }
+    let (seq, body) = rest.split_at(digits);
+    let body = body.strip_prefix(b",")?;
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let run_id = text(run_id).filter(|run_id| is_run_id(run_id))?.to_string();
+    let envelope = Envelope { version: VERSION, run_id, seq: Some(text(seq)?.parse().ok()?) };
+    Some((Cow::Borrowed(kind.name()), envelope, Some(line.len() - body.len())))
+}
+
+fn general_envelope(line: &[u8]) -> Result<Head<'static>> {
+    #[derive(Deserialize)]
+    struct Any {
+        #[serde(rename = "type")]
+        kind: String,
+        v: u64,
+        run_id: String,
+        seq: Option<u64>,
+    }
+    // By the parser that leaves the line as it is.
+    let any: Any = serde_json::from_slice(line).map_err(|error| {
+        let mut what = error.to_string();
+        // The line's number is the caller's to say.
+        if let Some(at) = what.rfind(" at line ") {
+            what.truncate(at);
+        }
+        Error::stream(format!("no message: {what} (column {})", error.column()))
+    })?;
+    if any.v == VERSION && !is_run_id(&any.run_id) {
+        return Err(Error::stream("the run_id is not 1 to 64 of the characters A-Z a-z 0-9 - _"));
+    }
+    Ok((Cow::Owned(any.kind), Envelope { version: any.v, run_id: any.run_id, seq: any.seq }, None))
+}
+
+/// A `raw` body in any shape.
+fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Body {
+        batch: u64,
+        start_usec: u64,
+        samples: u64,
+        stack_frame_id: Vec<u32>,
+        stack_parent: Option<Vec<Node>>,
+        threads: Vec<Thread>,
+    }
+    #[derive(Deserialize)]
+    struct Thread {
+        thread_id: String,
+        interpreter_id: u32,
+        ts_delta_usec: Vec<i128>,
+        status: Vec<u8>,
+        stack: Option<Vec<Node>>,
+    }
+    let body: Body = general(line)?;
+    columns.clear();
+    columns.batch = body.batch;
+    columns.start_usec = body.start_usec;
+    columns.samples = body.samples;
+    columns.stack_frame_id.extend(body.stack_frame_id);
+    match body.stack_parent {
+        Some(parents) => columns.stack_parent.extend(parents.iter().map(|node| node.0)),
+        None => columns.stack_parent.resize(columns.stack_frame_id.len(), NULL),
+    }
+    for thread in body.threads {
+        let fits = !thread.thread_id.is_empty() && thread.thread_id.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(thread_id) = thread.thread_id.parse().ok().filter(|_| fits) else {
+            return Err(Error::stream(format!("the thread id '{}' is no number of 64 bits", thread.thread_id)));
+        };
+        let next = columns.next_thread();
+        next.thread_id = thread_id;
+        next.interpreter_id = thread.interpreter_id;
+        let mut time = i128::from(body.start_usec);
+        for delta in thread.ts_delta_usec {
+            time = time.saturating_add(delta);
+            next.times_usec.push(u64::try_from(time).map_err(|_| Error::stream(format!("a sample has the time {time}, out of 64 bits")))?);
+        }
+        next.status.extend(thread.status);
+        match thread.stack {
+            Some(nodes) => next.stack.extend(nodes.iter().map(|node| node.0)),
+            None => next.stack.resize(next.status.len(), NULL),
+        }
+    }
+    Ok(())
+}
+
+/// A node, or null.
+struct Node(u32);
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NodeVisitor;
+        impl Visitor<'_> for NodeVisitor {
+            type Value = Node;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a node number or null")
+            }
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
+                u32::try_from(value).ok().filter(|node| *node != NULL).map(Node).ok_or_else(|| E::custom("a node number over 32 bits"))
+            }
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Node, E> {
+                u64::try_from(value).map_err(|_| E::custom("a negative node number")).and_then(|value| self.visit_u64(value))
+            }
+            fn visit_unit<E>(self) -> Result<Node, E> {
+                Ok(Node(NULL))
+            }
+            fn visit_none<E>(self) -> Result<Node, E> {
+                Ok(Node(NULL))
+            }
+        }
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}

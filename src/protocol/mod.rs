@@ -5,13 +5,16 @@
 //! ([`Raw`]) when they are written and reused ([`RawColumns`]) when they are read.
 
 mod columns;
+mod decode;
 
 mod encode;
 pub mod message;
+mod parse;
 
 mod select;
 pub(crate) mod split;
 
 
+pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use select::{MessageType, StreamTypes, parse_duration};

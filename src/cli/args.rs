@@ -1,0 +1,177 @@
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::convert::Flush;
+use crate::format::Packing;
+use crate::protocol::{StreamTypes, parse_duration};
+
+/// CPython 3.15's sampling profiles as a columnar JSON Lines stream, and back.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  python3.15 -m profiling.sampling run --binary -o prof.bin script.py
+  tachyon-jsonl from-bin prof.bin | jq -c 'select(.type == \"agg\")'
+  tachyon-jsonl from-bin prof.bin --stream-types raw,agg:5s,loss -o prof.jsonl
+  tachyon-jsonl to-bin < prof.jsonl > again.bin
+
+Exit status: 0 all of it was done; 1 failed, nothing usable was written; 2 usage; 3 something
+was lost or damaged, and what could be kept was written.")]
+pub(crate) struct Args {
+    /// No warnings; errors are still told
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a stream of binary profiles
+    FromBin(FromBin),
+    /// Make a binary profile of a stream
+    ToBin(ToBin),
+    /// Print the JSON Schema of the stream
+    Schema,
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tachyon-jsonl from-bin prof.bin | jq -c 'select(.type == \"raw\")'
+  tachyon-jsonl from-bin prof.bin --stream-types raw,agg:5s,loss -o prof.jsonl
+  tachyon-jsonl from-bin prof.bin --flush interval:10s,samples:50000 --max-line 30k")]
+pub(crate) struct FromBin {
+    /// Profiles, one run each; '-' or nothing is standard input
+    pub inputs: Vec<PathBuf>,
+
+    /// Where to write; a name that ends in .zst is packed
+    #[arg(short, long, value_name = "TARGET")]
+    pub output: Option<PathBuf>,
+
+    /// Message types, as in raw,agg:5s,heartbeat:1s,loss; -TYPE takes one out
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = |list: &str| list.parse::<StreamTypes>())]
+    pub stream_types: Option<StreamTypes>,
+
+    /// When a batch closes: interval:DURATION, samples:N or both, the first one reached
+    #[arg(long, value_name = "LIMITS", default_value = "samples:262144", value_parser = parse_flush)]
+    pub flush: Flush,
+
+    /// Id of the run: auto (from the profile's content), random, or your own
+    #[arg(long, value_name = "ID", default_value = "auto")]
+    pub run_id: String,
+
+    /// Longest line, its line feed included: bytes, or with k or m
+    #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
+    pub max_line: usize,
+
+    /// When the run began, since profiles have no date: Unix seconds or RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = parse_wall)]
+    pub wall_start: Option<i64>,
+
+    /// A fact of your own for every meta message
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub label: Vec<(String, String)>,
+
+    /// Refuse a profile with any fault or oddity
+    #[arg(long)]
+    pub strict: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tachyon-jsonl to-bin < prof.jsonl > again.bin
+  tachyon-jsonl to-bin prof.jsonl.zst -o again.bin --compression none
+  python3.15 -m profiling.sampling replay again.bin --flamegraph")]
+pub(crate) struct ToBin {
+    /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
+    pub input: Option<PathBuf>,
+
+    /// Where to write
+    #[arg(short, long, value_name = "TARGET")]
+    pub output: Option<PathBuf>,
+
+    /// How to pack the samples: zstd, zstd:LEVEL or none
+    #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = parse_packing)]
+    pub compression: Packing,
+
+    /// Which run to take, where there are several
+    #[arg(long, value_name = "ID")]
+    pub run_id: Option<String>,
+
+    /// Refuse a stream with any fault or oddity
+    #[arg(long)]
+    pub strict: bool,
+}
+
+fn parse_flush(text: &str) -> Result<Flush, String> {
+    let mut flush = Flush { samples: None, interval: None };
+    for limit in text.split(',') {
+        match limit.split_once(':') {
+            Some(("interval", period)) if flush.interval.is_none() => flush.interval = Some(parse_duration(period)?),
+            Some(("samples", number)) if flush.samples.is_none() => {
+                let samples: Option<u64> = number.parse().ok().filter(|samples| *samples > 0);
+                flush.samples = Some(samples.ok_or_else(|| format!("'{number}' is no number of samples"))?);
+            }
+            _ => return Err(format!("'{limit}' is neither interval:DURATION nor samples:N, or one too many")),
+        }
+    }
+    Ok(flush)
+}
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.to_ascii_lowercase().as_str() {
+        lower if lower.ends_with('k') => (&text[..text.len() - 1], 1024),
+        lower if lower.ends_with('m') => (&text[..text.len() - 1], 1024 * 1024),
+        _ => (text, 1),
+    };
+    let number: Option<usize> = digits.parse().ok();
+    number.and_then(|number| number.checked_mul(unit)).ok_or_else(|| format!("'{text}' is no size; write it like 65535, 30k or 1m"))
+}
+
+/// Unix microseconds.
+fn parse_wall(text: &str) -> Result<i64, String> {
+    let fault = || format!("'{text}' is no time; write it like 1790000000.5 or 2026-09-21T14:13:20Z");
+    if let Ok(time) = humantime::parse_rfc3339_weak(text) {
+        let since = time.duration_since(std::time::UNIX_EPOCH).map_err(|_| fault())?;
+        return i64::try_from(since.as_micros()).map_err(|_| fault());
+    }
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if fraction.len() > 6 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(fault());
+    }
+    let seconds: u32 = seconds.parse().map_err(|_| fault())?;
+    let micros: i64 = format!("{fraction:0<6}").parse().map_err(|_| fault())?;
+    Ok(i64::from(seconds) * 1_000_000 + micros)
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("'{text}' is not KEY=VALUE"))?;
+    if key.is_empty() {
+        return Err(format!("'{text}' has no key"));
+    }
+    Ok((key.to_string(), value.to_string()))
+}
+
+fn parse_packing(text: &str) -> Result<Packing, String> {
+    let fault = || format!("'{text}' is neither none, zstd nor zstd:LEVEL (1 to 22)");
+    match text.split_once(':') {
+        None if text == "none" => Ok(Packing::None),
+        None if text == "zstd" => Ok(Packing::Zstd(5)),
+        Some(("zstd", level)) => {
+            let level: Option<i32> = level.parse().ok().filter(|level| (1..=22).contains(level));
+            level.map(Packing::Zstd).ok_or_else(fault)
+        }
+        _ => Err(fault()),
+    }
+}
+

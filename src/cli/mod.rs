@@ -1,0 +1,71 @@
+//! The command: arguments, files, messages for people, exit codes. Nothing but data goes to standard
+//! output.
+
+mod args;
+mod from_bin;
+mod messages;
+mod to_bin;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::error::{Error, ErrorKind, Result};
+use args::{Args, Command};
+use messages::Messages;
+
+/// How a command ended, if it wasn't with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// All of it was done.
+    Done,
+    /// Something was lost or damaged; what could be kept was written.
+    Partial,
+}
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version go to standard output; a reader that goes away is no error.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let messages = Messages::new(args.quiet);
+    match run(&args, &messages) {
+        Ok(Status::Done) => ExitCode::SUCCESS,
+        Ok(Status::Partial) => ExitCode::from(3),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            messages.error(&error);
+            ExitCode::from(if error.kind() == ErrorKind::Usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    match &args.command {
+        Command::FromBin(args) => from_bin::run(args, messages),
+        Command::ToBin(args) => to_bin::run(args, messages),
+        Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "tachyon-jsonl", &mut script);
+            print(&script)
+        }
+    }
+}
+
+fn print(bytes: &[u8]) -> Result<Status> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()?;
+    Ok(Status::Done)
+}
+
+fn is_broken_pipe(error: &Error) -> bool {
+    error.io().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

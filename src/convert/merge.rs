@@ -1,0 +1,262 @@
+//! The samples of `raw` messages in the order in which a profiler would have written them.
+//!
+//! Samples go by their thread's highest time so far, then by how many samples the thread already
+//! has at that time, then by the order of the message's threads. Where a sample repeats its
+//! thread's stack the order doesn't matter, so threads are followed one by one up to where
+//! they write a record, and only those places are put in order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{Seek, Write};
+
+use crate::convert::session::{Definitions, TableSink};
+use crate::convert::tree::ROOT;
+use crate::format::Writer;
+use crate::format::delta::DeltaEncoder;
+use crate::limits::STACK_DEPTH;
+use crate::model::{Frame, ThreadKey};
+use crate::protocol::{RawColumns, ThreadColumns};
+
+impl<W: Write + Seek> TableSink for Writer<W> {
+    fn string(&mut self, bytes: &[u8]) -> u32 {
+        Writer::string(self, bytes)
+    }
+    fn frame(&mut self, frame: &Frame) -> u32 {
+        Writer::frame(self, frame)
+    }
+}
+
+/// Encodes one `raw` message after another.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    encoder: DeltaEncoder,
+    /// Of each of the encoder's threads.
+    clocks: Vec<Clock>,
+    cut_stacks: u64,
+    /// Of each node of the current message.
+    depth: Vec<u32>,
+    frames: Vec<u32>,
+}
+
+/// A thread's highest time so far, and how many samples it has there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    high: Option<u64>,
+    count: u64,
+}
+
+impl Clock {
+    /// The place of a sample at `time`: the highest time so far, and the samples already there.
+    #[inline]
+    fn place(&self, time: u64) -> (u64, u64) {
+        match self.high {
+            Some(high) if time <= high => (high, self.count),
+            _ => (time, 0),
+        }
+    }
+
+    #[inline]
+    fn pass(&mut self, place: (u64, u64)) {
+        self.high = Some(place.0);
+        self.count = place.1 + 1;
+    }
+}
+
+/// A thread of the current message, at its next sample.
+struct Cursor<'a> {
+    columns: &'a ThreadColumns,
+    /// Number in the encoder.
+    thread: usize,
+    next: usize,
+    /// The node of the thread's last stack, once it has one in this message.
+    node: Option<u32>,
+}
+
+impl Merge {
+    pub fn new(start_us: u64) -> Self {
+        Merge { encoder: DeltaEncoder::new(start_us), clocks: Vec::new(), cut_stacks: 0, depth: Vec::new(), frames: Vec::new() }
+    }
+
+    pub fn threads(&self) -> usize {
+        self.encoder.threads()
+    }
+
+    /// Samples whose outermost frames were left out.
+    pub fn cut_stacks(&self) -> u64 {
+        self.cut_stacks
+    }
+
+    /// Appends the samples of a message to `writer`.
+    pub fn add<W: Write + Seek>(&mut self, columns: &RawColumns, definitions: &mut Definitions, writer: &mut Writer<W>) {
+        self.depth.clear();
+        for parent in &columns.stack_parent {
+            let depth = if *parent == ROOT { 0 } else { self.depth[*parent as usize] };
+            self.depth.push(depth + 1);
+        }
+        let mut cursors = self.cursors(columns);
+        let mut due = BinaryHeap::with_capacity(cursors.len());
+        for (order, cursor) in cursors.iter_mut().enumerate() {
+            if let Some(place) = self.follow(cursor, columns, definitions) {
+                due.push(Reverse((place, order)));
+            }
+        }
+        while let Some(Reverse((place, order))) = due.pop() {
+            let cursor = &mut cursors[order];
+            self.write(cursor, place, columns, definitions, writer);
+            if let Some(place) = self.follow(cursor, columns, definitions) {
+                due.push(Reverse((place, order)));
+            }
+        }
+    }
+
+    /// A cursor for each thread of the message, in its order. New threads are made known in the order of
+    /// their first samples.
+    fn cursors<'a>(&mut self, columns: &'a RawColumns) -> Vec<Cursor<'a>> {
+        let threads = columns.threads();
+        let mut by_first: Vec<usize> = (0..threads.len()).filter(|index| !threads[*index].times_usec.is_empty()).collect();
+        by_first.sort_by_key(|index| threads[*index].times_usec[0]);
+        let mut numbers = vec![0; threads.len()];
+        for index in by_first {
+            let thread = &threads[index];
+            let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
+            numbers[index] = self.encoder.thread(key);
+            self.clocks.resize(self.encoder.threads(), Clock::default());
+        }
+        let cursor = |(columns, thread)| Cursor { columns, thread, next: 0, node: None };
+        threads.iter().zip(numbers).filter(|(columns, _)| !columns.times_usec.is_empty()).map(cursor).collect()
+    }
+
+    /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
+    /// the next one, if there is one.
+    fn follow(&mut self, cursor: &mut Cursor<'_>, columns: &RawColumns, definitions: &Definitions) -> Option<(u64, u64)> {
+        let ThreadColumns { times_usec, status, stack, .. } = cursor.columns;
+        if cursor.node.is_none() && self.is_stack(cursor.thread, stack[0], columns, definitions) {
+            cursor.node = Some(stack[0]);
+        }
+        let clock = &mut self.clocks[cursor.thread];
+        while cursor.next < stack.len() {
+            let place = clock.place(times_usec[cursor.next]);
+            if cursor.node != Some(stack[cursor.next]) || self.encoder.is_full(cursor.thread) {
+                return Some(place);
+            }
+            self.encoder.repeat(cursor.thread, times_usec[cursor.next], status[cursor.next]);
+            clock.pass(place);
+            if stack[cursor.next] != ROOT && self.depth[stack[cursor.next] as usize] as usize > STACK_DEPTH {
+                self.cut_stacks += 1;
+            }
+            cursor.next += 1;
+        }
+        None
+    }
+
+    /// Whether the thread's stack in the encoder is that of `node`.
+    fn is_stack(&self, thread: usize, node: u32, columns: &RawColumns, definitions: &Definitions) -> bool {
+        let stack = self.encoder.stack(thread);
+        let frames = Frames { columns, node }.take(STACK_DEPTH);
+        let mut depth = 0;
+        for id in frames {
+            let Some(at) = stack.len().checked_sub(depth + 1) else { return false };
+            if definitions.known_frame(id) != Some(stack[at]) {
+                return false;
+            }
+            depth += 1;
+        }
+        depth == stack.len()
+    }
+
+    /// Writes what the cursor's next sample brings: a full run, another stack.
+    fn write<W: Write + Seek>(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        place: (u64, u64),
+        columns: &RawColumns,
+        definitions: &mut Definitions,
+        writer: &mut Writer<W>,
+    ) {
+        let (time, status) = (cursor.columns.times_usec[cursor.next], cursor.columns.status[cursor.next]);
+        let node = cursor.columns.stack[cursor.next];
+        let shared = self.new_frames(cursor, node, columns, definitions, writer);
+        let old = self.encoder.stack(cursor.thread).len();
+        if self.frames.is_empty() && shared == old {
+            if self.encoder.is_full(cursor.thread) {
+                self.encoder.flush(cursor.thread, writer.records());
+            }
+            self.encoder.repeat(cursor.thread, time, status);
+        } else {
+            self.encoder.change(cursor.thread, time, status, shared, &self.frames, writer.records());
+        }
+        if node != ROOT && self.depth[node as usize] as usize > STACK_DEPTH {
+            self.cut_stacks += 1;
+        }
+        self.clocks[cursor.thread].pass(place);
+        cursor.node = Some(node);
+        cursor.next += 1;
+    }
+
+    /// Puts the frames of `node` that come on top of the thread's stack into `self.frames`, innermost first,
+    /// and returns how many of that stack stay.
+    fn new_frames<W: Write + Seek>(
+        &mut self,
+        cursor: &Cursor<'_>,
+        node: u32,
+        columns: &RawColumns,
+        definitions: &mut Definitions,
+        writer: &mut Writer<W>,
+    ) -> usize {
+        self.frames.clear();
+        let depth = |node: u32| if node == ROOT { 0 } else { self.depth[node as usize] as usize };
+        // Where the last stack is a node of this message, the nodes' common ancestor tells.
+        if let Some(last) = cursor.node
+            && depth(last).max(depth(node)) <= STACK_DEPTH
+        {
+            let (mut old, mut new) = (last, node);
+            while old != new {
+                if depth(new) >= depth(old) {
+                    self.frames.push(definitions.frame(columns.stack_frame_id[new as usize], writer));
+                    new = columns.stack_parent[new as usize];
+                } else {
+                    old = columns.stack_parent[old as usize];
+                }
+            }
+            // Equal frames in nodes of their own, which we don't write but others may.
+            let shared = depth(new);
+            let rest = &self.encoder.stack(cursor.thread)[shared..];
+            let equal = rest.iter().zip(self.frames.iter().rev()).take_while(|(a, b)| a == b).count();
+            self.frames.truncate(self.frames.len() - equal);
+            return shared + equal;
+        }
+        for id in (Frames { columns, node }).take(STACK_DEPTH) {
+            self.frames.push(definitions.frame(id, writer));
+        }
+        let stack = self.encoder.stack(cursor.thread);
+        let shared = stack.iter().zip(self.frames.iter().rev()).take_while(|(a, b)| a == b).count();
+        self.frames.truncate(self.frames.len() - shared);
+        shared
+    }
+
+    /// Writes the runs that are left.
+    pub fn finish<W: Write + Seek>(&mut self, writer: &mut Writer<W>) {
+        for thread in 0..self.encoder.threads() {
+            self.encoder.flush(thread, writer.records());
+        }
+    }
+}
+
+/// The frame ids of a node's stack, innermost first.
+struct Frames<'a> {
+    columns: &'a RawColumns,
+    node: u32,
+}
+
+impl Iterator for Frames<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        if self.node == ROOT {
+            return None;
+        }
+        let node = self.node as usize;
+        self.node = self.columns.stack_parent[node];
+        Some(self.columns.stack_frame_id[node])
+    }
+}

@@ -1,0 +1,171 @@
+//! Lines of a stream, tolerant about what costs nothing.
+
+use std::io::BufRead;
+
+use memchr::memchr;
+
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::limits::LINE_READ;
+
+/// A line, without its line end.
+#[derive(Debug)]
+pub struct Line<'a> {
+    /// From 1.
+    pub number: u64,
+    /// The bytes, free to be changed.
+    pub bytes: &'a mut [u8],
+    /// Whether a line feed ended it. Only the last line may have none.
+    pub terminated: bool,
+}
+
+/// What was overlooked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tolerated {
+    /// A byte order mark before the first line.
+    pub byte_order_mark: bool,
+    /// Lines that ended with a carriage return, too.
+    pub carriage_returns: u64,
+    /// Blank lines.
+    pub blank: u64,
+    /// Lines of other text than JSON objects, and the first of them.
+    pub foreign: u64,
+    /// Number of the first foreign line; 0 where there is none.
+    pub first_foreign: u64,
+}
+
+/// Reads lines one by one, each no longer than [`LINE_READ`].
+#[derive(Debug)]
+pub struct Lines<R> {
+    source: R,
+    line: Vec<u8>,
+    number: u64,
+    tolerated: Tolerated,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The lines of `source`.
+    pub fn new(source: R) -> Self {
+        Lines { source, line: Vec::new(), number: 0, tolerated: Tolerated::default() }
+    }
+
+    /// The next line that holds a JSON object, or seems to. Blank and foreign lines are passed over.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source, and a line over the limit.
+    pub fn next_message(&mut self) -> Result<Option<Line<'_>>> {
+        let terminated = loop {
+            let Some(terminated) = self.fill()? else { return Ok(None) };
+            self.number += 1;
+            if self.number == 1 && self.line.starts_with(b"\xef\xbb\xbf") {
+                self.line.drain(..3);
+                self.tolerated.byte_order_mark = true;
+            }
+            if self.line.last() == Some(&b'\r') {
+                self.line.pop();
+                self.tolerated.carriage_returns += 1;
+            }
+            match self.line.trim_ascii_start().first() {
+                Some(b'{') => break terminated,
+                None => self.tolerated.blank += 1,
+                Some(_) => {
+                    self.tolerated.foreign += 1;
+                    if self.tolerated.foreign == 1 {
+                        self.tolerated.first_foreign = self.number;
+                    }
+                }
+            }
+        };
+        Ok(Some(Line { number: self.number, bytes: &mut self.line, terminated }))
+    }
+
+    /// What was overlooked so far.
+    pub fn tolerated(&self) -> Tolerated {
+        self.tolerated
+    }
+
+    /// Reads a line into the buffer, without its line feed; whether there was one. `None` at the end.
+    fn fill(&mut self) -> Result<Option<bool>> {
+        self.line.clear();
+        loop {
+            let bytes = match self.source.fill_buf() {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Error::from(error).at(Position::Line(self.number + 1))),
+            };
+            if bytes.is_empty() {
+                return Ok((!self.line.is_empty()).then_some(false));
+            }
+            let end = memchr(b'\n', bytes);
+            let taken = end.unwrap_or(bytes.len());
+            if self.line.len() + taken > LINE_READ {
+                let fault = format!("a line of more than {LINE_READ} bytes");
+                return Err(Error::new(ErrorKind::Limit, fault).at(Position::Line(self.number + 1)));
+            }
+            self.line.extend_from_slice(&bytes[..taken]);
+            self.source.consume(taken + usize::from(end.is_some()));
+            if end.is_some() {
+                return Ok(Some(true));
+            }
+        }
+    }
+}
+
+impl Tolerated {
+    /// A sentence for each thing that was overlooked.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.byte_order_mark {
+            notes.push("a byte order mark was passed over (line 1)".to_string());
+        }
+        if self.carriage_returns > 0 {
+            notes.push(format!("{} lines end in a carriage return", self.carriage_returns));
+        }
+        if self.blank > 0 {
+            notes.push(format!("{} blank lines were passed over", self.blank));
+        }
+        if self.foreign > 0 {
+            notes.push(format!("{} lines that are no messages were passed over (line {} first)", self.foreign, self.first_foreign));
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Vec<(u64, String, bool)>, Tolerated) {
+        let mut lines = Lines::new(text.as_bytes());
+        let mut read = Vec::new();
+        while let Some(line) = lines.next_message().expect("no fault") {
+            read.push((line.number, String::from_utf8_lossy(line.bytes).into_owned(), line.terminated));
+        }
+        (read, lines.tolerated())
+    }
+
+    #[test]
+    fn marks_returns_blanks_and_text_are_overlooked_and_counted() {
+        let (lines, tolerated) = read("\u{feff}{1}\r\n\n  \nwritten to\n{2}");
+        assert_eq!(lines, [(1, "{1}".to_string(), true), (5, "{2}".to_string(), false)]);
+        assert_eq!(
+            tolerated,
+            Tolerated { byte_order_mark: true, carriage_returns: 1, blank: 2, foreign: 1, first_foreign: 4 }
+        );
+        assert_eq!(tolerated.notes().len(), 4);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_refused_without_being_kept() {
+        struct Endless;
+        impl std::io::Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                buffer.fill(b'x');
+                Ok(buffer.len())
+            }
+        }
+        let mut lines = Lines::new(std::io::BufReader::with_capacity(1 << 20, Endless));
+        let error = lines.next_message().expect_err("refused");
+        assert_eq!((error.kind(), error.position()), (ErrorKind::Limit, Some(Position::Line(1))));
+    }
+}

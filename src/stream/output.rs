@@ -1,0 +1,195 @@
+//! Where bytes go.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use same_file::Handle;
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+use crate::stream::Input;
+
+/// Of the zstd frame around a packed output.
+const PACKING_LEVEL: i32 = 3;
+
+/// A file, or standard output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `-`, or nothing.
+    Standard,
+    /// A path, or `file:PATH`.
+    File(PathBuf),
+}
+
+impl Target {
+    /// The target that an argument names.
+    pub fn of_argument(argument: Option<&Path>) -> Target {
+        let Some(path) = argument else { return Target::Standard };
+        if path == Path::new("-") {
+            return Target::Standard;
+        }
+        let rest = path.to_str().and_then(|text| text.strip_prefix("file:"));
+        Target::File(rest.map_or_else(|| path.to_path_buf(), PathBuf::from))
+    }
+
+    /// Its name for messages.
+    pub fn name(&self) -> String {
+        match self {
+            Target::Standard => "standard output".to_string(),
+            Target::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// Whether what is written is packed with zstd, by the ending of its name.
+    fn is_packed(&self) -> bool {
+        matches!(self, Target::File(path) if path.extension().is_some_and(|ending| ending == "zst"))
+    }
+
+    /// Refuses a target that is one of the inputs.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the file.
+    pub fn check_apart_from(&self, inputs: &[Input]) -> Result<()> {
+        let Target::File(target) = self else { return Ok(()) };
+        let Ok(target_file) = Handle::from_path(target) else { return Ok(()) };
+        for input in inputs {
+            let same = match input {
+                Input::File(path) => Handle::from_path(path).is_ok_and(|handle| handle == target_file),
+                Input::Standard => Handle::stdin().is_ok_and(|handle| handle == target_file),
+            };
+            if same && target.is_file() {
+                return Err(Error::usage(format!("the output {} is the input", target.display())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens it for writing.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be made.
+    pub fn open(&self) -> Result<Output> {
+        let Target::File(path) = self else { return Output::new(Place::Standard, false) };
+        // A link stays a link: what it leads to is replaced.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        match fs::metadata(&path) {
+            Ok(found) if !found.is_file() => Output::new(Place::Special(OpenOptions::new().write(true).open(&path)?), false),
+            found => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let mut builder = tempfile::Builder::new();
+                builder.prefix(".tachyon-jsonl-");
+                #[cfg(unix)]
+                builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+                let file = builder.tempfile_in(folder)?;
+                if let Ok(found) = found {
+                    file.as_file().set_permissions(found.permissions())?;
+                }
+                Output::new(Place::File { file, path }, self.is_packed())
+            }
+        }
+    }
+}
+
+/// An open target. A file appears under its name only with [`Output::commit`]; dropped before, it
+/// leaves what was there.
+pub struct Output {
+    sink: Sink,
+    /// Whether a write has failed: then it is the target's error and not the input's.
+    failed: bool,
+}
+
+enum Sink {
+    Plain(Place),
+    Packed(zstd::stream::write::Encoder<'static, Place>),
+}
+
+enum Place {
+    Standard,
+    /// A device or a pipe with a name.
+    Special(File),
+    /// A file in the making beside its place.
+    File { file: NamedTempFile, path: PathBuf },
+}
+
+impl Output {
+    fn new(place: Place, packed: bool) -> Result<Self> {
+        let sink = if packed { Sink::Packed(zstd::stream::write::Encoder::new(place, PACKING_LEVEL)?) } else { Sink::Plain(place) };
+        Ok(Output { sink, failed: false })
+    }
+
+    /// Whether a write has failed.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The file in the making, for who writes back and forth in it; `None` where only writing on is
+    /// possible.
+    pub fn file(&mut self) -> Option<&mut File> {
+        match &mut self.sink {
+            Sink::Plain(Place::File { file, .. }) => Some(file.as_file_mut()),
+            _ => None,
+        }
+    }
+
+    /// Ends the writing.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be brought to disk or to its place.
+    pub fn commit(self) -> Result<()> {
+        let place = match self.sink {
+            Sink::Plain(place) => place,
+            Sink::Packed(encoder) => encoder.finish()?,
+        };
+        match place {
+            Place::Standard => io::stdout().flush()?,
+            Place::Special(mut file) => file.flush()?,
+            Place::File { file, path } => {
+                file.as_file().sync_all()?;
+                file.persist(path).map_err(|error| error.error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = match &mut self.sink {
+            Sink::Plain(place) => place.write(bytes),
+            Sink::Packed(encoder) => encoder.write(bytes),
+        };
+        self.failed |= written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = match &mut self.sink {
+            Sink::Plain(place) => place.flush(),
+            Sink::Packed(encoder) => encoder.flush(),
+        };
+        self.failed |= flushed.is_err();
+        flushed
+    }
+}
+
+impl Write for Place {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Place::Standard => io::stdout().write(bytes),
+            Place::Special(file) => file.write(bytes),
+            Place::File { file, .. } => file.as_file_mut().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Place::Standard => io::stdout().flush(),
+            Place::Special(file) => file.flush(),
+            Place::File { file, .. } => file.as_file_mut().flush(),
+        }
+    }
+}
