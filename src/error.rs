@@ -47,13 +47,7 @@ pub enum Position {
 impl Error {
     /// An error of `kind` that says `detail`.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Error(Box::new(Inner {
-            kind,
-            detail: detail.into(),
-            position: None,
-            hint: None,
-            source: None,
-        }))
+        Error(Box::new(Inner { kind, detail: detail.into(), position: None, hint: None, source: None }))
     }
 
     /// A damaged profile.

@@ -34,6 +34,10 @@ pub(crate) enum Command {
     FromBin(FromBin),
     /// Make a binary profile of a stream
     ToBin(ToBin),
+    /// Tell what a profile or a stream holds
+    Inspect(Inspect),
+    /// Find every breach of the protocol in a stream
+    Check(Check),
     /// Print the JSON Schema of the stream
     Schema,
     /// Print a completion script
@@ -113,16 +117,44 @@ pub(crate) struct ToBin {
     pub strict: bool,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tachyon-jsonl inspect prof.bin
+  tachyon-jsonl inspect prof.jsonl --json | jq .runs")]
+pub(crate) struct Inspect {
+    /// A profile or a stream; '-' or nothing is standard input
+    pub input: Option<PathBuf>,
+
+    /// As one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tachyon-jsonl check prof.jsonl
+  tachyon-jsonl from-bin prof.bin | tachyon-jsonl check")]
+pub(crate) struct Check {
+    /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
+    pub input: Option<PathBuf>,
+}
+
 fn parse_flush(text: &str) -> Result<Flush, String> {
     let mut flush = Flush { samples: None, interval: None };
     for limit in text.split(',') {
         match limit.split_once(':') {
-            Some(("interval", period)) if flush.interval.is_none() => flush.interval = Some(parse_duration(period)?),
+            Some(("interval", period)) if flush.interval.is_none() => {
+                flush.interval = Some(parse_duration(period)?)
+            }
             Some(("samples", number)) if flush.samples.is_none() => {
                 let samples: Option<u64> = number.parse().ok().filter(|samples| *samples > 0);
                 flush.samples = Some(samples.ok_or_else(|| format!("'{number}' is no number of samples"))?);
             }
-            _ => return Err(format!("'{limit}' is neither interval:DURATION nor samples:N, or one too many")),
+            _ => {
+                return Err(format!("'{limit}' is neither interval:DURATION nor samples:N, or one too many"));
+            }
         }
     }
     Ok(flush)
@@ -135,7 +167,9 @@ fn parse_size(text: &str) -> Result<usize, String> {
         _ => (text, 1),
     };
     let number: Option<usize> = digits.parse().ok();
-    number.and_then(|number| number.checked_mul(unit)).ok_or_else(|| format!("'{text}' is no size; write it like 65535, 30k or 1m"))
+    number
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(|| format!("'{text}' is no size; write it like 65535, 30k or 1m"))
 }
 
 /// Unix microseconds.
@@ -174,4 +208,3 @@ fn parse_packing(text: &str) -> Result<Packing, String> {
         _ => Err(fault()),
     }
 }
-

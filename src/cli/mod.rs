@@ -2,7 +2,9 @@
 //! output.
 
 mod args;
+mod check;
 mod from_bin;
+mod inspect;
 mod messages;
 mod to_bin;
 
@@ -50,6 +52,8 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
     match &args.command {
         Command::FromBin(args) => from_bin::run(args, messages),
         Command::ToBin(args) => to_bin::run(args, messages),
+        Command::Inspect(args) => inspect::run(args, messages),
+        Command::Check(args) => check::run(args, messages),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
         Command::Completions { shell } => {
             let mut script = Vec::new();

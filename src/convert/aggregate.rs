@@ -87,7 +87,12 @@ impl Aggregator {
             total: 0,
             empty: 0,
             lanes: Vec::new(),
-            windows: period_us.map(|period_us| Windows { start_us, period_us, current: None, strays: BTreeMap::new() }),
+            windows: period_us.map(|period_us| Windows {
+                start_us,
+                period_us,
+                current: None,
+                strays: BTreeMap::new(),
+            }),
         }
     }
 
@@ -201,7 +206,11 @@ impl Aggregator {
             let counts = std::mem::take(&mut self.counts[frame as usize]);
             (frame, counts.self_, counts.cumulative)
         });
-        let table = Table { rows: rows.collect(), total: std::mem::take(&mut self.total), empty: std::mem::take(&mut self.empty) };
+        let table = Table {
+            rows: rows.collect(),
+            total: std::mem::take(&mut self.total),
+            empty: std::mem::take(&mut self.empty),
+        };
         (table.total + table.empty > 0).then_some(table)
     }
 
@@ -214,7 +223,8 @@ impl Aggregator {
         let windows = self.windows.as_mut().expect("looked at above");
         let mut closed: BTreeMap<i128, Table> = BTreeMap::new();
         for (index, stray) in std::mem::take(&mut windows.strays) {
-            let mut rows: Vec<_> = stray.counts.into_iter().map(|(f, c)| (f, c.self_, c.cumulative)).collect();
+            let mut rows: Vec<_> =
+                stray.counts.into_iter().map(|(f, c)| (f, c.self_, c.cumulative)).collect();
             rows.sort_unstable();
             closed.insert(windows.start_of(index), Table { total: stray.total, empty: stray.empty, rows });
         }
@@ -284,7 +294,9 @@ fn groups(tables: &Tables) -> Vec<u32> {
     let mut group = Vec::with_capacity(tables.frames.len());
     for (index, frame) in (0..).zip(&tables.frames) {
         let Frame { path, function, location, .. } = *frame;
-        let (Some(path_bytes), Some(function_bytes)) = (tables.strings.get(path), tables.strings.get(function)) else {
+        let (Some(path_bytes), Some(function_bytes)) =
+            (tables.strings.get(path), tables.strings.get(function))
+        else {
             // No sample uses it.
             group.push(HIDDEN);
             continue;
@@ -295,15 +307,10 @@ fn groups(tables: &Tables) -> Vec<u32> {
         }
         let names = [(path_bytes, path), (function_bytes, function)]
             .map(|(bytes, id)| *first_string.entry(String::from_utf8_lossy(bytes)).or_insert(id));
-        let place = match location {
-            None => [0, 0, -1, -1],
-            Some(at) => [
-                at.line,
-                at.end_line.unwrap_or(0).max(0),
-                at.col.unwrap_or(-1).max(-1),
-                at.end_col.unwrap_or(-1).max(-1),
-            ],
-        };
+        let place = location.line.map_or([0, 0, -1, -1], |line| {
+            let known = |value: Option<i32>, absent: i32| value.unwrap_or(absent).max(absent);
+            [line, known(location.end_line, 0), known(location.col, -1), known(location.end_col, -1)]
+        });
         group.push(*first_frame.entry((names, place)).or_insert(index));
     }
     group

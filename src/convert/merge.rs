@@ -74,7 +74,13 @@ struct Cursor<'a> {
 
 impl Merge {
     pub fn new(start_us: u64) -> Self {
-        Merge { encoder: DeltaEncoder::new(start_us), clocks: Vec::new(), cut_stacks: 0, depth: Vec::new(), frames: Vec::new() }
+        Merge {
+            encoder: DeltaEncoder::new(start_us),
+            clocks: Vec::new(),
+            cut_stacks: 0,
+            depth: Vec::new(),
+            frames: Vec::new(),
+        }
     }
 
     pub fn threads(&self) -> usize {
@@ -87,7 +93,12 @@ impl Merge {
     }
 
     /// Appends the samples of a message to `writer`.
-    pub fn add<W: Write + Seek>(&mut self, columns: &RawColumns, definitions: &mut Definitions, writer: &mut Writer<W>) {
+    pub fn add<W: Write + Seek>(
+        &mut self,
+        columns: &RawColumns,
+        definitions: &mut Definitions,
+        writer: &mut Writer<W>,
+    ) {
         self.depth.clear();
         for parent in &columns.stack_parent {
             let depth = if *parent == ROOT { 0 } else { self.depth[*parent as usize] };
@@ -113,7 +124,8 @@ impl Merge {
     /// their first samples.
     fn cursors<'a>(&mut self, columns: &'a RawColumns) -> Vec<Cursor<'a>> {
         let threads = columns.threads();
-        let mut by_first: Vec<usize> = (0..threads.len()).filter(|index| !threads[*index].times_usec.is_empty()).collect();
+        let mut by_first: Vec<usize> =
+            (0..threads.len()).filter(|index| !threads[*index].times_usec.is_empty()).collect();
         by_first.sort_by_key(|index| threads[*index].times_usec[0]);
         let mut numbers = vec![0; threads.len()];
         for index in by_first {
@@ -123,12 +135,22 @@ impl Merge {
             self.clocks.resize(self.encoder.threads(), Clock::default());
         }
         let cursor = |(columns, thread)| Cursor { columns, thread, next: 0, node: None };
-        threads.iter().zip(numbers).filter(|(columns, _)| !columns.times_usec.is_empty()).map(cursor).collect()
+        threads
+            .iter()
+            .zip(numbers)
+            .filter(|(columns, _)| !columns.times_usec.is_empty())
+            .map(cursor)
+            .collect()
     }
 
     /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
     /// the next one, if there is one.
-    fn follow(&mut self, cursor: &mut Cursor<'_>, columns: &RawColumns, definitions: &Definitions) -> Option<(u64, u64)> {
+    fn follow(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        columns: &RawColumns,
+        definitions: &Definitions,
+    ) -> Option<(u64, u64)> {
         let ThreadColumns { times_usec, status, stack, .. } = cursor.columns;
         if cursor.node.is_none() && self.is_stack(cursor.thread, stack[0], columns, definitions) {
             cursor.node = Some(stack[0]);

@@ -40,7 +40,9 @@ impl StreamOptions {
     pub fn new(run_id: impl Into<String>) -> Result<Self> {
         let run_id = run_id.into();
         if !is_run_id(&run_id) {
-            return Err(Error::usage(format!("the run id '{run_id}' is not 1 to 64 of the characters A-Z a-z 0-9 - _")));
+            return Err(Error::usage(format!(
+                "the run id '{run_id}' is not 1 to 64 of the characters A-Z a-z 0-9 - _"
+            )));
         }
         Ok(StreamOptions {
             run_id,

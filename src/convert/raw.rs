@@ -16,7 +16,12 @@ pub(crate) struct RawBuilder {
 
 impl RawBuilder {
     /// Appends the body of a message with these samples to `out`.
-    pub fn write<'a>(&mut self, batch: u64, slices: impl Iterator<Item = Slice<'a>> + Clone, out: &mut Vec<u8>) {
+    pub fn write<'a>(
+        &mut self,
+        batch: u64,
+        slices: impl Iterator<Item = Slice<'a>> + Clone,
+        out: &mut Vec<u8>,
+    ) {
         self.tree.clear();
         self.stacks.clear();
         let mut ends = Vec::new();
@@ -37,7 +42,13 @@ impl RawBuilder {
             });
             start = end;
         }
-        let raw = Raw { batch, start_us, node_frame: &self.tree.frame, node_parent: &self.tree.parent, threads: &threads };
+        let raw = Raw {
+            batch,
+            start_us,
+            node_frame: &self.tree.frame,
+            node_parent: &self.tree.parent,
+            threads: &threads,
+        };
         raw.write(out);
     }
 

@@ -148,7 +148,10 @@ impl Session {
                 }
                 let harmless = [LossReason::SamplerMissed, LossReason::SamplerFailed, LossReason::Depth];
                 if harmless.iter().all(|reason| reason.name() != body.reason) {
-                    let samples = body.amount.lost_samples.map_or(String::new(), |samples| format!(" of {samples} samples"));
+                    let samples = body
+                        .amount
+                        .lost_samples
+                        .map_or(String::new(), |samples| format!(" of {samples} samples"));
                     self.lose_at(line, format!("the stream tells of a loss{samples} ({})", body.reason));
                 }
             }
@@ -200,9 +203,15 @@ impl Session {
     fn close_batch(&mut self) {
         if let Some(batch) = self.batch.take() {
             if batch.has_raw && batch.samples_left > 0 {
-                self.lose_at(batch.line, format!("{} samples of batch {} are missing", batch.samples_left, batch.index));
+                self.lose_at(
+                    batch.line,
+                    format!("{} samples of batch {} are missing", batch.samples_left, batch.index),
+                );
             } else if batch.messages_left > 0 {
-                self.lose_at(batch.line, format!("{} messages of batch {} are missing", batch.messages_left, batch.index));
+                self.lose_at(
+                    batch.line,
+                    format!("{} messages of batch {} are missing", batch.messages_left, batch.index),
+                );
             }
         }
     }
@@ -212,14 +221,19 @@ impl Session {
     pub fn finish(mut self, cut: u64, written: u64) -> Ended {
         self.close_batch();
         if cut > 0 {
-            self.lose(Error::stream(format!("{cut} samples had more than 256 frames; the outermost ones are left out")));
+            self.lose(Error::stream(format!(
+                "{cut} samples had more than 256 frames; the outermost ones are left out"
+            )));
         }
         match self.end.take() {
             None => self.lose(Error::stream("the stream has no end message: it was cut off")),
             Some(end) => {
                 self.promised = self.promised.max(end.samples);
                 if end.samples != written && written > 0 && self.losses.is_empty() {
-                    self.lose(Error::stream(format!("the stream's end counts {} samples, but {written} came", end.samples)));
+                    self.lose(Error::stream(format!(
+                        "the stream's end counts {} samples, but {written} came",
+                        end.samples
+                    )));
                 }
                 if !end.complete && self.losses.is_empty() {
                     self.lose(Error::stream("the stream says that it is not complete"));
@@ -230,7 +244,11 @@ impl Session {
         if self.untold > 0 {
             self.losses.push(Error::stream(format!("{} more faults of the stream", self.untold)));
         }
-        Ended { promised_samples: self.promised, stats: self.end.and_then(|end| end.stats), losses: self.losses }
+        Ended {
+            promised_samples: self.promised,
+            stats: self.end.and_then(|end| end.stats),
+            losses: self.losses,
+        }
     }
 }
 
@@ -267,33 +285,37 @@ impl Definitions {
                     .map_err(|fault| Error::stream(format!("string {id} has bad base64: {fault}")))?,
                 None => value.clone().into_bytes(),
             };
-            define(&mut self.strings, *id, bytes).map_err(|()| Error::stream(format!("string {id} is defined again with another value")))?;
+            define(&mut self.strings, *id, bytes)
+                .map_err(|()| Error::stream(format!("string {id} is defined again with another value")))?;
         }
         Ok(())
     }
 
     fn frames(&mut self, body: &FrameDef) -> Result<()> {
-        let at = |column: &Option<Vec<Option<i32>>>, row: usize| column.as_ref().and_then(|column| column[row]);
+        let at =
+            |column: &Option<Vec<Option<i32>>>, row: usize| column.as_ref().and_then(|column| column[row]);
         for (row, id) in body.frame_id.iter().enumerate() {
             let frame = Frame {
                 path: body.path_str_id[row],
                 function: body.func_str_id[row],
-                location: at(&body.line, row).map(|line| Location {
-                    line,
+                location: Location {
+                    line: at(&body.line, row),
                     end_line: at(&body.end_line, row),
                     col: at(&body.col, row),
                     end_col: at(&body.end_col, row),
-                }),
+                },
                 opcode: body.opcode.as_ref().and_then(|column| column[row]),
             };
-            define(&mut self.frames, *id, frame).map_err(|()| Error::stream(format!("frame {id} is defined again with another value")))?;
+            define(&mut self.frames, *id, frame)
+                .map_err(|()| Error::stream(format!("frame {id} is defined again with another value")))?;
         }
         Ok(())
     }
 
     /// How many frames of a message have no definition.
     fn missing(&self, columns: &RawColumns) -> usize {
-        let mut missing: Vec<u32> = columns.stack_frame_id.iter().copied().filter(|id| !self.frames.contains_key(id)).collect();
+        let mut missing: Vec<u32> =
+            columns.stack_frame_id.iter().copied().filter(|id| !self.frames.contains_key(id)).collect();
         missing.sort_unstable();
         missing.dedup();
         missing.len()
@@ -315,9 +337,10 @@ impl Definitions {
             None => {
                 let name = self.add_string(format!("<undefined frame {id}>").into_bytes(), sink);
                 let path = self.add_string(b"~".to_vec(), sink);
-                let index = sink.frame(&Frame { path, function: name, location: None, opcode: None });
+                let frame = Frame { path, function: name, location: Location::default(), opcode: None };
+                let index = sink.frame(&frame);
                 // Its path and function are no ids of the stream; only the index is used.
-                self.frames.insert(id, Defined { value: Frame { path, function: name, location: None, opcode: None }, index: Some(index) });
+                self.frames.insert(id, Defined { value: frame, index: Some(index) });
                 return index;
             }
         };

@@ -160,7 +160,8 @@ impl<W: Write + Seek> ToBinary<W> {
 
     fn samples(&mut self, number: u64) -> Result<()> {
         let Some(open) = &mut self.profile else {
-            self.session.lose(Error::stream("samples before the first meta of their run").at(Position::Line(number)));
+            self.session
+                .lose(Error::stream("samples before the first meta of their run").at(Position::Line(number)));
             return Ok(());
         };
         open.raw_messages += 1;
@@ -183,7 +184,10 @@ impl<W: Write + Seek> ToBinary<W> {
             if let Some(first) = ended.losses.into_iter().find(|loss| loss.position().is_some()) {
                 return Err(first);
             }
-            let types = open.facts.stream_types.map_or(String::new(), |types| format!(" (its types are {})", types.join(",")));
+            let types = open
+                .facts
+                .stream_types
+                .map_or(String::new(), |types| format!(" (its types are {})", types.join(",")));
             return Err(Error::stream(format!(
                 "the stream holds no raw messages{types}, and the {} samples cannot be had from anything else",
                 ended.promised_samples
@@ -196,7 +200,8 @@ impl<W: Write + Seek> ToBinary<W> {
         let sink = open.writer.finish(open.merge.threads() as u32, stats.as_ref())?;
         let mut tolerated = Vec::new();
         if self.tolerance.unknown_types > 0 {
-            tolerated.push(format!("{} messages of unknown types were passed over", self.tolerance.unknown_types));
+            tolerated
+                .push(format!("{} messages of unknown types were passed over", self.tolerance.unknown_types));
         }
         if let Some((_, line)) = self.tolerance.cpython {
             tolerated.push(format!("messages of CPython's own JSONL were passed over (line {line})"));
@@ -206,26 +211,42 @@ impl<W: Write + Seek> ToBinary<W> {
 
     fn no_run(self) -> Error {
         if let Some((version, line)) = self.tolerance.cpython {
-            let fault = format!("CPython's own JSONL (v {version}) holds counts and no samples, so it cannot become a profile");
-            return Error::stream(fault).at(Position::Line(line)).hint("make a stream from the binary recording: from-bin");
+            let fault = format!(
+                "CPython's own JSONL (v {version}) holds counts and no samples, so it cannot become a profile"
+            );
+            return Error::stream(fault)
+                .at(Position::Line(line))
+                .hint("make a stream from the binary recording: from-bin");
         }
         let chosen = self.options.run_id.map(|id| Error::stream(format!("the stream holds no run '{id}'")));
         let first = self.session.finish(0, 0).losses.into_iter().next();
-        chosen.or(first).unwrap_or_else(|| Error::stream("the stream holds no message").hint("a stream begins with a meta message"))
+        chosen.or(first).unwrap_or_else(|| {
+            Error::stream("the stream holds no message").hint("a stream begins with a meta message")
+        })
     }
 }
 
 fn same_facts(a: &Meta, b: &Meta) -> bool {
-    let facts = |meta: &Meta| (meta.run_start_usec, meta.sample_interval_usec, meta.mode.clone(), meta.capture, meta.python.clone());
+    let facts = |meta: &Meta| {
+        (meta.run_start_usec, meta.sample_interval_usec, meta.mode.clone(), meta.capture, meta.python.clone())
+    };
     facts(a) == facts(b)
 }
 
 fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
-    fn parse<T: std::str::FromStr>(what: &str, text: &Option<String>, number: u64, session: &mut Session) -> Option<T> {
+    fn parse<T: std::str::FromStr>(
+        what: &str,
+        text: &Option<String>,
+        number: u64,
+        session: &mut Session,
+    ) -> Option<T> {
         let text = text.as_ref()?;
         let value = text.parse().ok();
         if value.is_none() {
-            session.lose(Error::stream(format!("the {what} '{text}' has no place in a profile")).at(Position::Line(number)));
+            session.lose(
+                Error::stream(format!("the {what} '{text}' has no place in a profile"))
+                    .at(Position::Line(number)),
+            );
         }
         value
     }

@@ -11,7 +11,9 @@ use crate::error::{Error, Position, Result};
 use crate::format::{Contents, Fault, FaultCode, Profile};
 use crate::limits::STACK_DEPTH;
 use crate::model::{Lanes, Slice};
-use crate::protocol::message::{self, Agg, End, ErrorMessage, Heartbeat, IdScope, Loss, LossAmount, LossReason, Meta};
+use crate::protocol::message::{
+    self, Agg, End, ErrorMessage, Heartbeat, IdScope, Loss, LossAmount, LossReason, Meta,
+};
 use crate::protocol::{Encoder, MessageType, split};
 
 /// Samples of one cut where no raw message has to fit into a line.
@@ -57,7 +59,11 @@ pub struct Written {
 ///
 /// Errors of the profile's source and of `sink`, and labels that pass the line limit. Faults of the
 /// profile are no errors: they stand in the stream, whose `end` then says that it is not complete.
-pub fn to_stream<R: Read + Seek>(profile: &mut Profile<R>, options: &StreamOptions, sink: &mut impl Write) -> Result<Written> {
+pub fn to_stream<R: Read + Seek>(
+    profile: &mut Profile<R>,
+    options: &StreamOptions,
+    sink: &mut impl Write,
+) -> Result<Written> {
     let (mut replay, contents) = profile.replay()?;
     let mut stream = Stream::new(contents, options, sink);
     loop {
@@ -117,7 +123,8 @@ impl<'a, W: Write> Stream<'a, W> {
     fn new(contents: &'a Contents, options: &'a StreamOptions, sink: &'a mut W) -> Self {
         let start_us = contents.header.facts.start_us;
         let micros = |period: std::time::Duration| u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-        let window = options.types.has(MessageType::Agg).then(|| options.types.window()).flatten().map(micros);
+        let window =
+            options.types.has(MessageType::Agg).then(|| options.types.window()).flatten().map(micros);
         let period = micros(options.types.heartbeat());
         let due = options.types.has(MessageType::Heartbeat).then(|| start_us.checked_add(period)).flatten();
         Stream {
@@ -176,7 +183,8 @@ impl<'a, W: Write> Stream<'a, W> {
         self.window_end = self.aggregator.window_end(key);
         let ends = [complete, self.window_end, self.heartbeats.due, self.batch_end()];
         let before = ends.into_iter().flatten().min();
-        let room = self.options.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.samples));
+        let room =
+            self.options.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.samples));
         let wanted = self.wanted().min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
         let taken = if self.has(MessageType::Raw) {
             self.add_raw(lanes, wanted, before)
@@ -186,7 +194,9 @@ impl<'a, W: Write> Stream<'a, W> {
         for slice in lanes.slices() {
             self.note(&slice);
         }
-        if self.options.types.asks_for(MessageType::FrameDef) || self.options.types.asks_for(MessageType::StrDef) {
+        if self.options.types.asks_for(MessageType::FrameDef)
+            || self.options.types.asks_for(MessageType::StrDef)
+        {
             self.note_frames(lanes);
         }
         if self.has(MessageType::Agg) {
@@ -281,7 +291,8 @@ impl<'a, W: Write> Stream<'a, W> {
             });
             in_a_row += 1;
             let period = self.heartbeats.period;
-            let next = if in_a_row == HEARTBEATS_IN_A_GAP { due + (key - due) / period * period } else { due };
+            let next =
+                if in_a_row == HEARTBEATS_IN_A_GAP { due + (key - due) / period * period } else { due };
             self.heartbeats.due = next.max(due).checked_add(period);
         }
     }
@@ -338,7 +349,10 @@ impl<'a, W: Write> Stream<'a, W> {
         if self.options.types.has(MessageType::Meta) {
             encoder.message(text, MessageType::Meta, &meta);
             if text.len() > self.options.max_line {
-                return Err(Error::usage(format!("the labels make a meta message of {} bytes, over the line limit", text.len())));
+                return Err(Error::usage(format!(
+                    "the labels make a meta message of {} bytes, over the line limit",
+                    text.len()
+                )));
             }
         }
         str_defs.iter().for_each(|body| encoder.message(text, MessageType::StrDef, body));
@@ -424,7 +438,10 @@ impl<'a, W: Write> Stream<'a, W> {
         }
         let statistics = self.contents.statistics;
         let measured = |reason, percent: Option<f64>| {
-            let amount = LossAmount { lost_percent: percent.filter(|percent| *percent > 0.0), ..LossAmount::default() };
+            let amount = LossAmount {
+                lost_percent: percent.filter(|percent| *percent > 0.0),
+                ..LossAmount::default()
+            };
             amount.lost_percent.map(|_| loss(reason, amount))
         };
         let missed = measured(LossReason::SamplerMissed, statistics.and_then(|s| s.missed_samples));

@@ -39,7 +39,13 @@ impl DeltaEncoder {
     /// The number of a thread; a new one gets the next.
     pub fn thread(&mut self, key: ThreadKey) -> usize {
         *self.indexes.entry(key).or_insert_with(|| {
-            self.threads.push(Thread { key, last_time: self.start_us, stack: Vec::new(), run: Vec::new(), run_samples: 0 });
+            self.threads.push(Thread {
+                key,
+                last_time: self.start_us,
+                stack: Vec::new(),
+                run: Vec::new(),
+                run_samples: 0,
+            });
             self.threads.len() - 1
         })
     }
@@ -83,7 +89,15 @@ impl DeltaEncoder {
 
     /// Adds a sample with another stack: `shared` outermost frames stay, `new` come on top, innermost
     /// first. The stacks must differ.
-    pub fn change(&mut self, thread: usize, time: u64, status: u8, shared: usize, new: &[u32], out: &mut Vec<u8>) {
+    pub fn change(
+        &mut self,
+        thread: usize,
+        time: u64,
+        status: u8,
+        shared: usize,
+        new: &[u32],
+        out: &mut Vec<u8>,
+    ) {
         self.flush(thread, out);
         let thread = &mut self.threads[thread];
         let old_depth = thread.stack.len();

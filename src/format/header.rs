@@ -53,9 +53,7 @@ impl ByteOrder {
     /// The byte order that the first four bytes of a profile tell, if they are its magic.
     pub(crate) fn of_magic(start: &[u8]) -> Option<ByteOrder> {
         let magic = start.get(..4)?;
-        [ByteOrder::Little, ByteOrder::Big]
-            .into_iter()
-            .find(|order| order.u32(magic, 0) == MAGIC)
+        [ByteOrder::Little, ByteOrder::Big].into_iter().find(|order| order.u32(magic, 0) == MAGIC)
     }
 }
 
@@ -167,11 +165,7 @@ impl Header {
                 interval_us: order.u64(bytes, 20),
                 mode: mode_of(config),
                 capture: capture_of(config),
-                python: Some(PythonVersion {
-                    major: bytes[8],
-                    minor: bytes[9],
-                    micro: bytes[10],
-                }),
+                python: Some(PythonVersion { major: bytes[8], minor: bytes[9], micro: bytes[10] }),
             },
             samples,
             threads: order.u32(bytes, rest),
@@ -241,13 +235,7 @@ fn capture_of(config: u32) -> Option<Capture> {
         return None;
     }
     let bit = |bit: u32| config >> bit & 1 == 1;
-    Some(Capture {
-        all_threads: bit(4),
-        native: bit(5),
-        gc: bit(6),
-        opcodes: bit(7),
-        blocking: bit(8),
-    })
+    Some(Capture { all_threads: bit(4), native: bit(5), gc: bit(6), opcodes: bit(7), blocking: bit(8) })
 }
 
 fn config_word(facts: &RunFacts) -> u32 {
@@ -274,11 +262,7 @@ pub struct Footer {
 
 impl Footer {
     pub(crate) fn read(bytes: &[u8; 32], order: ByteOrder) -> Footer {
-        Footer {
-            strings: order.u32(bytes, 0),
-            frames: order.u32(bytes, 4),
-            size: order.u64(bytes, 8),
-        }
+        Footer { strings: order.u32(bytes, 0), frames: order.u32(bytes, 4), size: order.u64(bytes, 8) }
     }
 
     pub(crate) fn write(&self) -> [u8; 32] {

@@ -10,8 +10,9 @@ pub(crate) fn fault(start: &[u8], size: u64) -> Option<Error> {
         return None;
     }
     Some(match size {
-        0 => Error::profile("an empty file: the recording never flushed")
-            .hint("a profiler that is stopped by SIGTERM or SIGKILL early leaves 0 bytes; stop it with SIGINT"),
+        0 => Error::profile("an empty file: the recording never flushed").hint(
+            "a profiler that is stopped by SIGTERM or SIGKILL early leaves 0 bytes; stop it with SIGINT",
+        ),
         _ if start.iter().all(|byte| *byte == 0) && !start.is_empty() => zeros(start, size),
         _ => look(start),
     })
@@ -20,10 +21,13 @@ pub(crate) fn fault(start: &[u8], size: u64) -> Option<Error> {
 fn zeros(start: &[u8], size: u64) -> Error {
     let never = "the profiler was stopped before it wrote header, names and tables; stop it with SIGINT";
     match (start.len(), size) {
-        (64, 64) => Error::profile("64 zero bytes: a recording that never finished and holds no samples").hint(never),
-        (64, _) => {
-            Error::profile("a zero header: a recording that was cut off before it was finished, its names never written").hint(never)
+        (64, 64) => {
+            Error::profile("64 zero bytes: a recording that never finished and holds no samples").hint(never)
         }
+        (64, _) => Error::profile(
+            "a zero header: a recording that was cut off before it was finished, its names never written",
+        )
+        .hint(never),
         _ => Error::profile("zero bytes only: no profile"),
     }
 }
@@ -44,7 +48,8 @@ fn look(start: &[u8]) -> Error {
     } else if start.len() > 1 && start[0] == 0x80 && start[1] <= 5 {
         Error::profile("a Python pickle, not a profile")
     } else if matches!(start, [b'{' | 0xfb, b'(' | b')' | 0xa8 | 0xa9, ..]) {
-        Error::profile("a pstats file (marshal data), not a profile").hint("record with --binary instead of --pstats")
+        Error::profile("a pstats file (marshal data), not a profile")
+            .hint("record with --binary instead of --pstats")
     } else if start.len() > 3 && start[2..4] == *b"\r\n" {
         Error::profile("a compiled Python file (.pyc), not a profile")
     } else if text && is(b"tid:") {

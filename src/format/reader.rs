@@ -134,7 +134,10 @@ impl<R: Read + Seek> Profile<R> {
             stats::Found::Nothing => None,
             stats::Found::Statistics(statistics) => Some(statistics),
             stats::Found::PassedOver(why) => {
-                warnings.push(format!("the statistics block is passed over: {why} (at byte {})", footer_place - 16));
+                warnings.push(format!(
+                    "the statistics block is passed over: {why} (at byte {})",
+                    footer_place - 16
+                ));
                 None
             }
         };
@@ -186,7 +189,13 @@ impl<R: Read + Seek> Profile<R> {
         let records = records(&mut self.source, self.base, &self.contents.header)?;
         let scan = &self.contents.scan;
         let threads = scan.threads.iter().map(|thread| thread.thread).collect();
-        let replay = Replay::new(records, scan.sound_end, threads, self.contents.header.facts.start_us, &mut self.late);
+        let replay = Replay::new(
+            records,
+            scan.sound_end,
+            threads,
+            self.contents.header.facts.start_us,
+            &mut self.late,
+        );
         Ok((replay, &self.contents))
     }
 
@@ -244,12 +253,16 @@ impl Contents {
         }
         let threads = self.scan.threads.len();
         if threads as u64 > u64::from(self.header.threads) {
-            let fault = format!("the header declares {} threads, but the data hold {threads}", self.header.threads);
+            let fault =
+                format!("the header declares {} threads, but the data hold {threads}", self.header.threads);
             let error = Error::profile(fault).at(header(if narrow { 32 } else { 36 }));
             self.faults.push(Fault { code: FaultCode::CountMismatch, error });
         }
         if self.footer.size != self.size {
-            let fault = format!("the footer says that the profile has {} bytes, but it has {}", self.footer.size, self.size);
+            let fault = format!(
+                "the footer says that the profile has {} bytes, but it has {}",
+                self.footer.size, self.size
+            );
             let error = Error::profile(fault).at(header(self.size - FOOTER_LEN + 8));
             self.faults.push(Fault { code: FaultCode::SizeMismatch, error });
         }
@@ -274,11 +287,14 @@ fn records<'a>(source: &'a mut (impl Read + Seek), base: u64, header: &Header) -
     let region = source.take(length);
     Ok(match header.compression {
         Compression::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(COPY, region))?;
+            let mut decoder =
+                zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(COPY, region))?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             RecordReader::new(Box::new(decoder), order, Place::Unpacked)
         }
-        Compression::None | Compression::Undefined(_) => RecordReader::new(Box::new(region), order, Place::File(at)),
+        Compression::None | Compression::Undefined(_) => {
+            RecordReader::new(Box::new(region), order, Place::File(at))
+        }
     })
 }
 

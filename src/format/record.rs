@@ -210,13 +210,13 @@ impl<'a> RecordReader<'a> {
             return match (self.failure.take(), bytes.len()) {
                 (Some(failure), _) => Err(failure),
                 (None, 0) => Ok(None),
-                (None, left) => Err(self.fault(at, format!("the sample data end in {left} bytes that are no record"))),
+                (None, left) => {
+                    Err(self.fault(at, format!("the sample data end in {left} bytes that are no record")))
+                }
             };
         }
-        let thread = ThreadKey {
-            thread_id: self.order.u64(bytes, 0),
-            interpreter_id: self.order.u32(bytes, 8),
-        };
+        let thread =
+            ThreadKey { thread_id: self.order.u64(bytes, 0), interpreter_id: self.order.u32(bytes, 8) };
         let encoding = bytes[12];
         let mut pos = HEAD;
         let body = match body(bytes, &mut pos, encoding, &mut self.pushed) {
@@ -309,5 +309,7 @@ fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> R
 #[inline]
 fn narrow(bytes: &[u8], pos: &mut usize) -> Result<u32, BodyFault> {
     let value = varint::read(bytes, pos)?;
-    u32::try_from(value).map_err(|_| BodyFault::Other(format!("a record holds the number {value} where at most 32 bits are meant")))
+    u32::try_from(value).map_err(|_| {
+        BodyFault::Other(format!("a record holds the number {value} where at most 32 bits are meant"))
+    })
 }

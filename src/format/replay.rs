@@ -67,7 +67,12 @@ impl<'a> Replay<'a> {
             ended: false,
             late: LateQueue {
                 progress: vec![(0, 0); late.records.len()],
-                heap: late.records.iter().enumerate().map(|(n, record)| Reverse((record.first_key, n))).collect(),
+                heap: late
+                    .records
+                    .iter()
+                    .enumerate()
+                    .map(|(n, record)| Reverse((record.first_key, n)))
+                    .collect(),
                 by_place: late.records.iter().enumerate().map(|(n, record)| (record.at, n)).collect(),
                 late,
                 buffer: vec![0; 64 * 1024],
@@ -157,7 +162,8 @@ impl<'a> Replay<'a> {
                         let pushed: Vec<u32> = stack.iter().rev().take(innermost as usize).copied().collect();
                         self.lanes.change(lane, StackChange { keep: 0, push: innermost }, &pushed);
                     } else {
-                        let change = change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
+                        let change =
+                            change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
                         self.lanes.change(lane, change, &self.reader.pushed);
                     }
                     self.lanes.append(lane).push(delta, status);
@@ -197,7 +203,8 @@ impl<'a> Replay<'a> {
         if let Some(change) = record.change {
             let frames_at = buffer.iter().position(|byte| *byte < 0x80).map_or(0, |at| at + 2);
             let frames = buffer[frames_at..frames_at + 4 * change.push as usize].chunks_exact(4);
-            let pushed: Vec<u32> = frames.map(|frame| u32::from_le_bytes(frame.try_into().expect("four bytes"))).collect();
+            let pushed: Vec<u32> =
+                frames.map(|frame| u32::from_le_bytes(frame.try_into().expect("four bytes"))).collect();
             self.lanes.change(lane, change, &pushed);
         }
         let mut append = self.lanes.append(lane);

@@ -217,7 +217,8 @@ impl Scanner {
             Body::Repeat { count } => self.repeat(reader, record, index, count)?,
             Body::Change { delta, status, change } => {
                 let thread = self.threads[index];
-                let resolved = change.resolve(thread.depth).map_err(|fault| reader.fault(record.at, fault))?;
+                let resolved =
+                    change.resolve(thread.depth).map_err(|fault| reader.fault(record.at, fault))?;
                 for &frame in &reader.pushed {
                     match self.scan.used_frames.get_mut(frame as usize) {
                         Some(used) => *used = true,
@@ -233,7 +234,8 @@ impl Scanner {
                 self.order.written(time, index as u32);
                 if self.is_late(key) {
                     if change.keeps_innermost(thread.depth).is_some() {
-                        let fault = "the record stands far behind its time and adds no frame, which no writer makes";
+                        let fault =
+                            "the record stands far behind its time and adds no frame, which no writer makes";
                         return Err(reader.fault(record.at, fault));
                     }
                     self.copy.clear();
@@ -257,7 +259,13 @@ impl Scanner {
         Ok(())
     }
 
-    fn repeat(&mut self, reader: &mut RecordReader<'_>, record: Record, index: usize, count: u32) -> Result<()> {
+    fn repeat(
+        &mut self,
+        reader: &mut RecordReader<'_>,
+        record: Record,
+        index: usize,
+        count: u32,
+    ) -> Result<()> {
         let mut thread = self.threads[index];
         let late_before = self.late.records.len();
         let mut left = count;
@@ -323,7 +331,14 @@ impl Scanner {
     }
 
     #[cold]
-    fn set_aside(&mut self, at: u64, index: usize, first_key: u64, change: Option<StackChange>, samples: u32) -> Result<()> {
+    fn set_aside(
+        &mut self,
+        at: u64,
+        index: usize,
+        first_key: u64,
+        change: Option<StackChange>,
+        samples: u32,
+    ) -> Result<()> {
         let late = &mut self.late;
         if late.records.len() == LATE_RECORDS {
             let detail = format!("more than {LATE_RECORDS} records stand far behind their time");
@@ -347,7 +362,11 @@ impl Scanner {
         let span = |thread: &Thread| thread.high.map(|high| (thread.low, high));
         self.scan.threads = sorted
             .into_iter()
-            .map(|(_, thread)| ThreadScan { thread: thread.key, samples: thread.samples, span_us: span(thread) })
+            .map(|(_, thread)| ThreadScan {
+                thread: thread.key,
+                samples: thread.samples,
+                span_us: span(thread),
+            })
             .collect();
         self.scan.span_us = self.threads.iter().filter_map(span).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
         for record in &mut self.late.records {
@@ -364,6 +383,9 @@ impl Scanner {
 struct OrderSeen {
     time: u64,
     last: Option<u32>,
+    /// Number of the current instant, and the last one in which each thread was written.
+    instant: u64,
+    written_in: Vec<u64>,
     pairs: FxHashSet<(u32, u32)>,
     newest: Option<(u32, u32)>,
 }
@@ -375,15 +397,21 @@ impl OrderSeen {
     /// A sample of `thread` at `time` was written the moment it was taken.
     #[inline]
     fn written(&mut self, time: u64, thread: u32) {
-        if self.time == time
+        if self.written_in.len() <= thread as usize {
+            self.written_in.resize(thread as usize + 1, 0);
+        }
+        // A thread that comes again begins another instant, even at the same time.
+        let same = self.time == time && self.written_in[thread as usize] != self.instant;
+        if same
             && let Some(last) = self.last
-            && last != thread
             && self.newest != Some((last, thread))
             && self.pairs.len() < Self::PAIRS
         {
             self.newest = Some((last, thread));
             self.pairs.insert((last, thread));
         }
+        self.instant += u64::from(!same);
+        self.written_in[thread as usize] = self.instant;
         self.time = time;
         self.last = Some(thread);
     }
@@ -409,7 +437,8 @@ impl OrderSeen {
         let mut left: std::collections::BTreeSet<u32> = place.iter().copied().collect();
         let mut rank = vec![0u32; threads.len()];
         for next in 0..threads.len() as u32 {
-            let chosen = open.pop_first().unwrap_or_else(|| *left.first().expect("one is left for each place"));
+            let chosen =
+                open.pop_first().unwrap_or_else(|| *left.first().expect("one is left for each place"));
             left.remove(&chosen);
             let index = newest[chosen as usize];
             rank[index as usize] = next;

@@ -37,7 +37,8 @@ pub(crate) fn read(bytes: &[u8], frames_at: usize, footer: &Footer, base: u64) -
         let start = fields.pos;
         let length = fields.u32(|| format!("the length of string {index}"))? as usize;
         let Some(string) = bytes[fields.pos..].get(..length) else {
-            return Err(fields.fault_at(start, format!("string {index} of {length} bytes passes the end of the tables")));
+            return Err(fields
+                .fault_at(start, format!("string {index} of {length} bytes passes the end of the tables")));
         };
         strings.push(string);
         fields.pos += length;
@@ -52,7 +53,10 @@ pub(crate) fn read(bytes: &[u8], frames_at: usize, footer: &Footer, base: u64) -
         let frame = fields.frame(index)?;
         for (what, string) in [("file", frame.path), ("function", frame.function)] {
             if string >= footer.strings {
-                let fault = format!("frame {index} names string {string} as its {what}, out of range (0..{})", footer.strings);
+                let fault = format!(
+                    "frame {index} names string {string} as its {what}, out of range (0..{})",
+                    footer.strings
+                );
                 bad_frames.push((index, at, fault));
                 break;
             }
@@ -67,7 +71,9 @@ fn check_count(what: &str, count: u32, least: u64, room: u64, at: u64) -> Result
     let most = room / least;
     if u64::from(count) > most {
         let fault = format!("no valid footer: it declares {count} {what}s where at most {most} fit");
-        return Err(Error::profile(fault).at(Position::Byte(at)).hint("the file is truncated, or something stands behind its end"));
+        return Err(Error::profile(fault)
+            .at(Position::Byte(at))
+            .hint("the file is truncated, or something stands behind its end"));
     }
     Ok(())
 }
@@ -109,13 +115,13 @@ impl Fields<'_> {
         Ok(Frame {
             path,
             function,
-            // Without a line there is no location, without a column no end column, as CPython reads it.
-            location: known(line).map(|line| Location {
-                line,
+            location: Location {
+                line: known(line),
                 end_line: known(end_line),
                 col: known(col),
+                // Without a column there is no end column, as CPython reads it.
                 end_col: known(col).and_then(|_| known(end_col)),
-            }),
+            },
             opcode: (opcode != NO_OPCODE).then_some(opcode),
         })
     }
@@ -132,15 +138,8 @@ pub(crate) fn write_frame(out: &mut Vec<u8>, frame: &Frame) {
     let mut put = |value: u32| varint::write(out, u64::from(value));
     put(frame.path);
     put(frame.function);
-    let (line, end_line, col, end_col) = match frame.location {
-        None => (NONE, NONE, NONE, NONE),
-        Some(at) => (
-            at.line,
-            at.end_line.unwrap_or(NONE),
-            at.col.unwrap_or(NONE),
-            at.end_col.unwrap_or(NONE),
-        ),
-    };
+    let Location { line, end_line, col, end_col } = frame.location;
+    let [line, end_line, col, end_col] = [line, end_line, col, end_col].map(|value| value.unwrap_or(NONE));
     put(varint::zigzag(line));
     put(varint::zigzag(end_line.wrapping_sub(line)));
     put(varint::zigzag(col));

@@ -18,13 +18,7 @@ pub enum Mode {
 
 impl Mode {
     /// Every mode, in the order of CPython's numbers.
-    pub const ALL: [Mode; 5] = [
-        Mode::Wall,
-        Mode::Cpu,
-        Mode::Gil,
-        Mode::All,
-        Mode::Exception,
-    ];
+    pub const ALL: [Mode; 5] = [Mode::Wall, Mode::Cpu, Mode::Gil, Mode::All, Mode::Exception];
 
     /// CPython's name for it.
     pub fn name(self) -> &'static str {
@@ -41,10 +35,7 @@ impl Mode {
 impl FromStr for Mode {
     type Err = ();
     fn from_str(name: &str) -> Result<Self, ()> {
-        Mode::ALL
-            .into_iter()
-            .find(|mode| mode.name() == name)
-            .ok_or(())
+        Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or(())
     }
 }
 
@@ -85,11 +76,7 @@ impl FromStr for PythonVersion {
     fn from_str(text: &str) -> Result<Self, ()> {
         let mut parts = text.split('.').map(|part| part.parse::<u8>().map_err(|_| ()));
         let mut next = || parts.next().unwrap_or(Err(()));
-        let version = PythonVersion {
-            major: next()?,
-            minor: next()?,
-            micro: next()?,
-        };
+        let version = PythonVersion { major: next()?, minor: next()?, micro: next()? };
         if parts.next().is_some() {
             return Err(());
         }

@@ -5,17 +5,20 @@ pub struct Frame {
     pub path: u32,
     /// Qualified function name, an index into the strings.
     pub function: u32,
-    /// Where in the file; `None` for a synthetic frame (`<GC>`, `<native>`) or a shim.
-    pub location: Option<Location>,
+    /// Where in the file.
+    pub location: Location,
     /// The bytecode instruction, where opcodes were recorded.
     pub opcode: Option<u8>,
 }
 
-/// A span of source code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A span of source code, each part where it is known.
+///
+/// Without a line there is no location, whatever the other parts say: so with synthetic frames
+/// (`<GC>`, `<native>`) and shims. The other parts are kept all the same, since profiles hold them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// First line, from 1. Never -1, which is how profiles say that there is no location.
-    pub line: i32,
+    /// First line, from 1.
+    pub line: Option<i32>,
     /// Last line.
     pub end_line: Option<i32>,
     /// First column, UTF-8 bytes from 0.

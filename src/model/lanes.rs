@@ -160,10 +160,16 @@ impl Lanes {
         };
         let key = least(low, high, |key| up_to(key) >= wanted);
         // ... then how many samples of one thread at that key.
-        let groups: Vec<Group> = lanes.iter().zip(ends.iter()).map(|(lane, end)| lane.group(*end, key)).collect();
+        let groups: Vec<Group> =
+            lanes.iter().zip(ends.iter()).map(|(lane, end)| lane.group(*end, key)).collect();
         let below: usize = lanes.iter().zip(&groups).map(|(lane, group)| group.range.start - lane.head).sum();
         let first = groups.iter().filter(|g| !g.range.is_empty()).map(|g| g.before).min().unwrap_or(0);
-        let last = groups.iter().filter(|g| !g.range.is_empty()).map(|g| g.before + g.range.len() as u64).max().unwrap_or(0);
+        let last = groups
+            .iter()
+            .filter(|g| !g.range.is_empty())
+            .map(|g| g.before + g.range.len() as u64)
+            .max()
+            .unwrap_or(0);
         let up_to = |nth: u64| below + groups.iter().map(|group| group.up_to(nth)).sum::<usize>();
         let nth = least(first, last, |nth| up_to(nth) >= wanted);
         total = up_to(nth);
@@ -184,7 +190,11 @@ impl Lanes {
     /// The lanes that have samples in the last cut, in order.
     pub fn slices(&self) -> impl Iterator<Item = Slice<'_>> + Clone {
         let marked = self.lanes.iter().zip(&self.ends).enumerate();
-        marked.filter(|(_, (lane, end))| lane.head < **end).map(|(index, (lane, end))| Slice { index, lane, end: *end })
+        marked.filter(|(_, (lane, end))| lane.head < **end).map(|(index, (lane, end))| Slice {
+            index,
+            lane,
+            end: *end,
+        })
     }
 
     /// Takes the last cut's samples off the lanes, and tells `run` the stack, outermost first, and

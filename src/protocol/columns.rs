@@ -186,7 +186,10 @@ mod tests {
     #[test]
     fn numbers_are_written_in_full() {
         let values = [0, 9, 10, 99, 100, 999, 1000, 9999, 10_000, 123_456_789, u64::MAX];
-        assert_eq!(text(|out| numbers(out, values.into_iter())), serde_json::to_string(&values).expect("json"));
+        assert_eq!(
+            text(|out| numbers(out, values.into_iter())),
+            serde_json::to_string(&values).expect("json")
+        );
         assert_eq!(text(|out| numbers(out, [].into_iter())), "[]");
         for value in values {
             assert_eq!(digits(value), value.to_string().len());
@@ -195,11 +198,17 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_gives_negative_differences() {
-        assert_eq!(text(|out| deltas(out, 10, &[12, 5, u64::MAX, 0])), "[2,-7,18446744073709551610,-18446744073709551615]");
+        assert_eq!(
+            text(|out| deltas(out, 10, &[12, 5, u64::MAX, 0])),
+            "[2,-7,18446744073709551610,-18446744073709551615]"
+        );
     }
 
     #[test]
     fn runs_repeat_their_value() {
-        assert_eq!(text(|out| runs(out, &[(7, 3), (u32::MAX, 2), (12, 0), (123, 1)], u32::MAX)), "[7,7,7,null,null,123]");
+        assert_eq!(
+            text(|out| runs(out, &[(7, 3), (u32::MAX, 2), (12, 0), (123, 1)], u32::MAX)),
+            "[7,7,7,null,null,123]"
+        );
     }
 }

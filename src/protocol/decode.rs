@@ -111,7 +111,8 @@ impl RawColumns {
     fn check(&self) -> Result<()> {
         let nodes = self.stack_frame_id.len();
         same_len("stack_frame_id and stack_parent", nodes, self.stack_parent.len())?;
-        let forward = (0..).zip(&self.stack_parent).find(|(node, parent)| **parent != NULL && **parent >= *node);
+        let forward =
+            (0..).zip(&self.stack_parent).find(|(node, parent)| **parent != NULL && **parent >= *node);
         if let Some((node, parent)) = forward {
             return Err(Error::stream(format!("node {node} has the parent {parent}, which is not below it")));
         }
@@ -120,12 +121,17 @@ impl RawColumns {
             same_len("ts_delta_usec and status", thread.times_usec.len(), thread.status.len())?;
             same_len("ts_delta_usec and stack", thread.times_usec.len(), thread.stack.len())?;
             if let Some(node) = thread.stack.iter().find(|node| **node != NULL && **node as usize >= nodes) {
-                return Err(Error::stream(format!("a sample has the stack {node}, out of range (0..{nodes})")));
+                return Err(Error::stream(format!(
+                    "a sample has the stack {node}, out of range (0..{nodes})"
+                )));
             }
             samples += thread.status.len() as u64;
         }
         if samples != self.samples {
-            return Err(Error::stream(format!("the message declares {} samples and holds {samples}", self.samples)));
+            return Err(Error::stream(format!(
+                "the message declares {} samples and holds {samples}",
+                self.samples
+            )));
         }
         Ok(())
     }
@@ -158,12 +164,19 @@ pub fn decode(line: &mut [u8], columns: &mut RawColumns) -> Result<Decoded> {
         }
         // An unknown type may have a version of its own.
         (_, None) => Message::Unknown(kind.into_owned()),
-        (version, Some(_)) => return Err(Error::stream(format!("schema version {version} is not known; 0, 1 and 2 are"))),
+        (version, Some(_)) => {
+            return Err(Error::stream(format!("schema version {version} is not known; 0, 1 and 2 are")));
+        }
     };
     Ok(Decoded { envelope, message })
 }
 
-fn body(kind: MessageType, line: &mut [u8], body_at: Option<usize>, columns: &mut RawColumns) -> Result<Message> {
+fn body(
+    kind: MessageType,
+    line: &mut [u8],
+    body_at: Option<usize>,
+    columns: &mut RawColumns,
+) -> Result<Message> {
     Ok(match kind {
         MessageType::Meta => Message::Meta(Box::new(general(line)?)),
         MessageType::StrDef => {
@@ -197,8 +210,12 @@ fn checked_frames(body: FrameDef) -> Result<FrameDef> {
     let rows = body.frame_id.len();
     same_len("frame_id and path_str_id", rows, body.path_str_id.len())?;
     same_len("frame_id and func_str_id", rows, body.func_str_id.len())?;
-    let lengths = [&body.line, &body.end_line, &body.col, &body.end_col].map(|column| column.as_ref().map(Vec::len));
-    for (name, length) in ["line", "end_line", "col", "end_col", "opcode"].iter().zip(lengths.into_iter().chain([body.opcode.as_ref().map(Vec::len)])) {
+    let lengths =
+        [&body.line, &body.end_line, &body.col, &body.end_col].map(|column| column.as_ref().map(Vec::len));
+    for (name, length) in ["line", "end_line", "col", "end_col", "opcode"]
+        .iter()
+        .zip(lengths.into_iter().chain([body.opcode.as_ref().map(Vec::len)]))
+    {
         if let Some(length) = length {
             same_len(&format!("frame_id and {name}"), rows, length)?;
         }
@@ -216,7 +233,9 @@ type Head<'a> = (Cow<'static, str>, Envelope, Option<usize>);
 /// Reads the envelope of a line in our own shape; the place behind it comes along.
 fn canonical_envelope(line: &[u8]) -> Option<Head<'static>> {
     let mut rest = line.strip_prefix(b"{\"type\":\"")?;
-    let kind = MessageType::ALL.into_iter().find(|kind| rest.starts_with(kind.name().as_bytes()) && rest.get(kind.name().len()) == Some(&b'"'))?;
+    let kind = MessageType::ALL.into_iter().find(|kind| {
+        rest.starts_with(kind.name().as_bytes()) && rest.get(kind.name().len()) == Some(&b'"')
+    })?;
     rest = rest[kind.name().len()..].strip_prefix(b"\",\"v\":2,\"run_id\":\"")?;
     let run_id = &rest[..rest.iter().take(65).position(|byte| *byte == b'"')?];
     rest = rest[run_id.len()..].strip_prefix(b"\",\"seq\":")?;
@@ -288,7 +307,10 @@ fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
     for thread in body.threads {
         let fits = !thread.thread_id.is_empty() && thread.thread_id.bytes().all(|byte| byte.is_ascii_digit());
         let Some(thread_id) = thread.thread_id.parse().ok().filter(|_| fits) else {
-            return Err(Error::stream(format!("the thread id '{}' is no number of 64 bits", thread.thread_id)));
+            return Err(Error::stream(format!(
+                "the thread id '{}' is no number of 64 bits",
+                thread.thread_id
+            )));
         };
         let next = columns.next_thread();
         next.thread_id = thread_id;
@@ -296,7 +318,10 @@ fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
         let mut time = i128::from(body.start_usec);
         for delta in thread.ts_delta_usec {
             time = time.saturating_add(delta);
-            next.times_usec.push(u64::try_from(time).map_err(|_| Error::stream(format!("a sample has the time {time}, out of 64 bits")))?);
+            next.times_usec.push(
+                u64::try_from(time)
+                    .map_err(|_| Error::stream(format!("a sample has the time {time}, out of 64 bits")))?,
+            );
         }
         next.status.extend(thread.status);
         match thread.stack {
@@ -319,10 +344,16 @@ impl<'de> Deserialize<'de> for Node {
                 f.write_str("a node number or null")
             }
             fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
-                u32::try_from(value).ok().filter(|node| *node != NULL).map(Node).ok_or_else(|| E::custom("a node number over 32 bits"))
+                u32::try_from(value)
+                    .ok()
+                    .filter(|node| *node != NULL)
+                    .map(Node)
+                    .ok_or_else(|| E::custom("a node number over 32 bits"))
             }
             fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Node, E> {
-                u64::try_from(value).map_err(|_| E::custom("a negative node number")).and_then(|value| self.visit_u64(value))
+                u64::try_from(value)
+                    .map_err(|_| E::custom("a negative node number"))
+                    .and_then(|value| self.visit_u64(value))
             }
             fn visit_unit<E>(self) -> Result<Node, E> {
                 Ok(Node(NULL))

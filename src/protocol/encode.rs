@@ -72,7 +72,8 @@ fn close(out: &mut Vec<u8>, body_at: usize) {
 
 /// Whether `text` can be a run id: 1 to 64 characters of URL-safe base64.
 pub fn is_run_id(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 pub(crate) fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {

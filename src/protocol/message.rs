@@ -94,7 +94,7 @@ pub struct StrDef {
     pub base64: Option<BTreeMap<u32, String>>,
 }
 
-/// Defines frames, as columns. A null `line` is a frame without a location.
+/// Defines frames, as columns. A null `line` is a frame without a location, whatever else it has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FrameDef {
     /// The batch that uses them.

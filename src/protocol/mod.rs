@@ -14,7 +14,6 @@ mod parse;
 mod select;
 pub(crate) mod split;
 
-
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use select::{MessageType, StreamTypes, parse_duration};

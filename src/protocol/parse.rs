@@ -60,7 +60,9 @@ impl Text<'_> {
     fn number(&mut self) -> Option<u64> {
         let start = self.pos;
         let mut value = 0u64;
-        while let Some(digit) = self.bytes.get(self.pos).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+        while let Some(digit) =
+            self.bytes.get(self.pos).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10)
+        {
             value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
             self.pos += 1;
         }

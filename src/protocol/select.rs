@@ -125,7 +125,11 @@ impl FromStr for StreamTypes {
                 return Err(Error::usage(format!("unknown message type '{name}'; the types are {names}")));
             };
             if types.wanted.contains(&message) || types.unwanted.contains(&message) {
-                let fault = if types.wanted.contains(&message) == negative { "both asked for and taken out" } else { "named twice" };
+                let fault = if types.wanted.contains(&message) == negative {
+                    "both asked for and taken out"
+                } else {
+                    "named twice"
+                };
                 return Err(Error::usage(format!("message type '{name}' is {fault}")));
             }
             if let Some(text) = period {
@@ -134,7 +138,8 @@ impl FromStr for StreamTypes {
                     MessageType::Heartbeat if !negative => &mut types.heartbeat,
                     _ => return Err(Error::usage(format!("message type '{rest}' takes no period"))),
                 };
-                *slot = Some(parse_duration(text).map_err(|fault| Error::usage(format!("'{item}': {fault}")))?);
+                *slot =
+                    Some(parse_duration(text).map_err(|fault| Error::usage(format!("'{item}': {fault}")))?);
             }
             if negative { &mut types.unwanted } else { &mut types.wanted }.push(message);
             types.items.push(item.to_string());
@@ -159,7 +164,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000_000,
         _ => return Err(format!("'{text}' is no period; write it like 500ms, 5s, 2m or 1h")),
     };
-    let number: u64 = number.parse().map_err(|_| format!("'{text}' is no period; write it like 500ms, 5s, 2m or 1h"))?;
+    let number: u64 =
+        number.parse().map_err(|_| format!("'{text}' is no period; write it like 500ms, 5s, 2m or 1h"))?;
     match number.checked_mul(micros) {
         Some(0) => Err(format!("the period '{text}' is zero")),
         Some(micros) => Ok(Duration::from_micros(micros)),
@@ -177,7 +183,12 @@ mod tests {
 
     fn names(list: &str) -> String {
         let types = types(list);
-        MessageType::ALL.into_iter().filter(|t| types.has(*t)).map(MessageType::name).collect::<Vec<_>>().join(" ")
+        MessageType::ALL
+            .into_iter()
+            .filter(|t| types.has(*t))
+            .map(MessageType::name)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]

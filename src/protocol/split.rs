@@ -46,7 +46,11 @@ fn fixed_len(body: &impl serde::Serialize) -> usize {
 
 /// Defines strings in messages of at most `limit` bytes; only a single string longer than that goes
 /// over.
-pub(crate) fn str_defs<'a>(batch: u64, strings: impl Iterator<Item = (u32, &'a [u8])>, limit: usize) -> Vec<StrDef> {
+pub(crate) fn str_defs<'a>(
+    batch: u64,
+    strings: impl Iterator<Item = (u32, &'a [u8])>,
+    limit: usize,
+) -> Vec<StrDef> {
     let new = || StrDef { batch, ..StrDef::default() };
     let mut fill = Fill::new(limit, fixed_len(&StrDef { base64: Some(BTreeMap::new()), ..new() }));
     let mut messages = vec![new()];
@@ -73,7 +77,11 @@ pub(crate) fn str_defs<'a>(batch: u64, strings: impl Iterator<Item = (u32, &'a [
 }
 
 /// Defines frames in messages of at most `limit` bytes.
-pub(crate) fn frame_defs(batch: u64, frames: impl Iterator<Item = (u32, Frame)>, limit: usize) -> Vec<FrameDef> {
+pub(crate) fn frame_defs(
+    batch: u64,
+    frames: impl Iterator<Item = (u32, Frame)>,
+    limit: usize,
+) -> Vec<FrameDef> {
     let new = || FrameDef {
         batch,
         line: Some(Vec::new()),
@@ -88,19 +96,15 @@ pub(crate) fn frame_defs(batch: u64, frames: impl Iterator<Item = (u32, Frame)>,
     let mut messages = vec![new()];
     for (id, frame) in frames {
         let location = frame.location;
-        let numbers = [
-            location.map(|at| at.line),
-            location.and_then(|at| at.end_line),
-            location.and_then(|at| at.col),
-            location.and_then(|at| at.end_col),
-            frame.opcode.map(i32::from),
-        ];
+        let numbers =
+            [location.line, location.end_line, location.col, location.end_col, frame.opcode.map(i32::from)];
         let signed = |value: &Option<i32>| match value {
             None => 5,
             Some(value) => digits(u64::from(value.unsigned_abs())) + 1 + usize::from(*value < 0),
         };
         let ids = [id, frame.path, frame.function];
-        let row = ids.iter().map(|id| digits(u64::from(*id)) + 1).sum::<usize>() + numbers.iter().map(signed).sum::<usize>();
+        let row = ids.iter().map(|id| digits(u64::from(*id)) + 1).sum::<usize>()
+            + numbers.iter().map(signed).sum::<usize>();
         if fill.starts_another(row) {
             messages.push(new());
         }

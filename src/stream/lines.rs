@@ -125,7 +125,10 @@ impl Tolerated {
             notes.push(format!("{} blank lines were passed over", self.blank));
         }
         if self.foreign > 0 {
-            notes.push(format!("{} lines that are no messages were passed over (line {} first)", self.foreign, self.first_foreign));
+            notes.push(format!(
+                "{} lines that are no messages were passed over (line {} first)",
+                self.foreign, self.first_foreign
+            ));
         }
         notes
     }

@@ -76,9 +76,12 @@ impl Target {
         // A link stays a link: what it leads to is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         match fs::metadata(&path) {
-            Ok(found) if !found.is_file() => Output::new(Place::Special(OpenOptions::new().write(true).open(&path)?), false),
+            Ok(found) if !found.is_file() => {
+                Output::new(Place::Special(OpenOptions::new().write(true).open(&path)?), false)
+            }
             found => {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let folder =
+                    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let mut builder = tempfile::Builder::new();
                 builder.prefix(".tachyon-jsonl-");
                 #[cfg(unix)]
@@ -111,12 +114,19 @@ enum Place {
     /// A device or a pipe with a name.
     Special(File),
     /// A file in the making beside its place.
-    File { file: NamedTempFile, path: PathBuf },
+    File {
+        file: NamedTempFile,
+        path: PathBuf,
+    },
 }
 
 impl Output {
     fn new(place: Place, packed: bool) -> Result<Self> {
-        let sink = if packed { Sink::Packed(zstd::stream::write::Encoder::new(place, PACKING_LEVEL)?) } else { Sink::Plain(place) };
+        let sink = if packed {
+            Sink::Packed(zstd::stream::write::Encoder::new(place, PACKING_LEVEL)?)
+        } else {
+            Sink::Plain(place)
+        };
         Ok(Output { sink, failed: false })
     }
 

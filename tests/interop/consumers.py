@@ -7,14 +7,14 @@ Each PROFILE (default: the sound version-1 profiles of tests/data) goes through
 `PROGRAM from-bin` with the options in VARIANTS, and then
 
 - each line is one JSON object without duplicate keys, and no key has two JSON
-  types, an integer and a float being two;
+  types in any of the streams, an integer and a float being two;
 - DuckDB (read_json_auto, read_json) and pyarrow.json load the stream with
   their defaults, and find as many rows as it has lines;
 - the samples that examples/read_stream.py reads, and the final agg table, are
   CPython's own (NAME.samples.jsonl and NAME.expected.jsonl, if they are there);
 - examples/*.jq and examples/*.sql give what plain Python computes.
 
-One line a profile; exit status 1 if anything failed.
+Then two runs, mixed line by line. One line a profile; exit status 1 if anything failed.
 """
 
 import argparse
@@ -91,27 +91,33 @@ def json_types(value, path, types):
         types[path].add(NAMES[type(value)])
 
 
+def one_type_each(types):
+    for path, found in types.items():
+        check(len(found) <= 1, f"{path} has the types {sorted(found)}")
+
+
 def check_json(stream):
-    """The messages of a stream, if it holds to the rules for lines and types."""
+    """The messages of a stream, and the type of every path in them."""
     text = stream.read_bytes()
     check(text.endswith(b"\n"), "the last line has no line feed")
     lines = text.split(b"\n")[:-1]
     check(all(lines), "blank line")
     check(b"\r" not in text, "carriage return")
     messages = [json.loads(line, object_pairs_hook=unique) for line in lines]
-    types, by_name, next_seq = defaultdict(set), defaultdict(set), Counter()
+    types, next_seq = defaultdict(set), Counter()
     for number, message in enumerate(messages, 1):
         check(list(message)[:4] == ["type", "v", "run_id", "seq"], f"line {number}: begins with {list(message)[:4]}")
         check(message["v"] == 2, f"line {number}: v is {message['v']}")
         check(message["seq"] == next_seq[message["run_id"]], f"line {number}: seq is {message['seq']}")
         next_seq[message["run_id"]] += 1
         json_types(message, "", types)
+    one_type_each(types)
+    by_name = defaultdict(set)
     for path, found in types.items():
         if path and not path.endswith("[]"):
             by_name[path.rsplit(".", 1)[1]] |= found
-    for path, found in [*types.items(), *by_name.items()]:
-        check(len(found) <= 1, f"{path} has the types {sorted(found)}")
-    return messages
+    one_type_each(by_name)
+    return messages, types
 
 
 # ---- what CPython says
@@ -357,7 +363,7 @@ def check_loading(stream, rows):
 
 
 def check_stream(stream, jqs, profile=None, final_agg=False, first=True):
-    messages = check_json(stream)
+    messages, types = check_json(stream)
     check_loading(stream, len(messages))
     lines = stream.read_bytes().split(b"\n")[:-1]
     expected, notes = Expected(messages, lines), []
@@ -369,7 +375,7 @@ def check_stream(stream, jqs, profile=None, final_agg=False, first=True):
             compared = check_final_agg(profile, lines) and compared
         if not compared:
             notes = [*notes, "nothing of CPython's beside it"]
-    return len(messages), len(expected.samples), notes
+    return len(messages), len(expected.samples), types, notes
 
 
 def convert(program, profile, options, stream):
@@ -378,21 +384,25 @@ def convert(program, profile, options, stream):
 
 
 def check_profile(program, profile, jqs):
-    notes, counts = set(), []
+    """(whether all is well, what to say, the JSON type of every path)."""
+    all_types, notes, counts = defaultdict(set), set(), []
     with tempfile.TemporaryDirectory() as folder:
         for number, options in enumerate(VARIANTS):
             stream = Path(folder) / f"{number}.jsonl"
+            final_agg = "agg:1s" not in " ".join(options)
             try:
                 convert(program, profile, options, stream)
-                final_agg = "agg:1s" not in " ".join(options)
-                lines, samples, more = check_stream(stream, jqs, profile, final_agg, first=number == 0)
-            except Failure as failure:
-                text = str(failure)
-                return False, f"{' '.join(options) or 'defaults'}: {text if len(text) < 1000 else text[:1000] + '...'}"
+                lines, samples, types, more = check_stream(stream, jqs, profile, final_agg, first=number == 0)
+            except Exception as error:  # also what a wrong stream makes of the readers here
+                text = str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+                text = text if len(text) < 1000 else text[:1000] + "..."
+                return False, f"{' '.join(options) or 'defaults'}: {text}", all_types
+            for path, found in types.items():
+                all_types[path] |= found
             counts.append(lines)
             notes.update(more)
     text = f"{samples} samples in {', '.join(map(str, counts))} messages"
-    return True, text + "".join(f"; not compared: {note}" for note in sorted(notes))
+    return True, text + "".join(f"; not compared: {note}" for note in sorted(notes)), all_types
 
 
 def check_interleaved(program, profiles, jqs):
@@ -407,7 +417,7 @@ def check_interleaved(program, profiles, jqs):
         longest = max(map(len, streams))
         mixed.write_bytes(b"".join(
             b"".join(lines[row:row + 1]) for row in range(longest) for lines in streams))
-        lines, samples, _ = check_stream(mixed, jqs)
+        lines, samples, *_ = check_stream(mixed, jqs)
     return f"{samples} samples in {lines} messages"
 
 
@@ -428,20 +438,23 @@ def main():
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     program, jqs = options.program.resolve(), options.jq or ["jq"]
     profiles = options.profiles or default_profiles()
-    failed = 0
+    failed, all_types = 0, defaultdict(set)
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
         jobs = [pool.submit(check_profile, program, profile, jqs) for profile in profiles]
         for profile, job in zip(profiles, jobs):
-            sound, text = job.result()
+            sound, text, types = job.result()
             failed += not sound
+            for path, found in types.items():
+                all_types[path] |= found
             print(f"{'ok' if sound else 'FAILED'} {profile.parent.name}/{profile.name}: {text}", flush=True)
-    if not options.profiles:
-        pair = [DATA / "cpython" / "wall_main_1k_zstd.bin", DATA / "cpython" / "subinterpreters_1k_none.bin"]
+    pair = [DATA / "cpython" / "wall_main_1k_zstd.bin", DATA / "cpython" / "subinterpreters_1k_none.bin"]
+    for name, run in [("types in all streams", lambda: one_type_each(all_types)),
+                      ("two runs interleaved", lambda: check_interleaved(program, pair, jqs))]:
         try:
-            print(f"ok two runs interleaved: {check_interleaved(program, pair, jqs)}")
+            print(f"ok {name}: {run() or 'one for each key'}")
         except Failure as failure:
             failed += 1
-            print(f"FAILED two runs interleaved: {failure}")
+            print(f"FAILED {name}: {failure}")
     print(f"{len(profiles)} profiles, {failed} failed")
     if failed:
         sys.exit(1)
