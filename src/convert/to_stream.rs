@@ -102,7 +102,9 @@ struct Stream<'a, W> {
 #[derive(Default)]
 struct Batch {
     index: u64,
+    /// Key of its first sample, and its samples, since the flush limits were last reached.
     first_key: Option<u64>,
+    fresh: u64,
     span_us: Option<(u64, u64)>,
     samples: u64,
     threads: u64,
@@ -163,8 +165,8 @@ impl<'a, W: Write> Stream<'a, W> {
         }
         self.beat(key);
         let flush = self.options.flush;
-        let is_full = flush.samples.is_some_and(|samples| self.batch.samples >= samples);
-        if self.batch.samples > 0 && (is_full || self.batch_end().is_some_and(|end| end <= key)) {
+        let is_full = flush.samples.is_some_and(|samples| self.batch.fresh >= samples);
+        if self.batch.fresh > 0 && (is_full || self.batch_end().is_some_and(|end| end <= key)) {
             self.close_batch()?;
         }
         Ok(())
@@ -184,7 +186,7 @@ impl<'a, W: Write> Stream<'a, W> {
         let ends = [complete, self.window_end, self.heartbeats.due, self.batch_end()];
         let before = ends.into_iter().flatten().min();
         let room =
-            self.options.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.samples));
+            self.options.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let wanted = self.wanted().min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
         let taken = if self.has(MessageType::Raw) {
             self.add_raw(lanes, wanted, before)
@@ -214,6 +216,7 @@ impl<'a, W: Write> Stream<'a, W> {
             }
         });
         self.batch.samples += taken as u64;
+        self.batch.fresh += taken as u64;
         self.samples += taken as u64;
         Ok(())
     }
@@ -305,6 +308,8 @@ impl<'a, W: Write> Stream<'a, W> {
     /// Writes the open batch, unless only counts would stand in it: then it goes on.
     fn close_batch(&mut self) -> Result<()> {
         if self.batch.raw_ends.is_empty() && self.batch.tables.is_empty() && self.has_content_type() {
+            self.batch.first_key = None;
+            self.batch.fresh = 0;
             return Ok(());
         }
         self.write_batch(Vec::new(), None)

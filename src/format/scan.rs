@@ -24,6 +24,8 @@ use crate::model::{StackChange, ThreadKey};
 pub struct Scan {
     /// Samples of the sound records.
     pub samples: u64,
+    /// Samples that hold no frame.
+    pub empty: u64,
     /// Samples with the deepest stack that a profile can hold; outer frames may be missing.
     pub at_depth_limit: u64,
     /// Records by kind: REPEAT, FULL, SUFFIX, POP_PUSH.
@@ -320,6 +322,9 @@ impl Scanner {
     fn count(&mut self, encoding: u8, samples: u32, depth: u32) {
         self.scan.records[encoding as usize] += 1;
         self.scan.samples += u64::from(samples);
+        if depth == 0 {
+            self.scan.empty += u64::from(samples);
+        }
         if depth as usize == STACK_DEPTH {
             self.scan.at_depth_limit += u64::from(samples);
         }
