@@ -21,6 +21,9 @@ pub const LINE_READ: usize = 64 * 1024 * 1024;
 /// and is set aside.
 pub const REORDER_SAMPLES: usize = 256 * 1024;
 
+/// Samples that may wait for their order over threads to be known.
+pub const WAITING_SAMPLES: usize = 4 * REORDER_SAMPLES;
+
 /// Late records of one profile. CPython's writer leaves at most a few for each thread.
 pub const LATE_RECORDS: usize = 8 * 1024 * 1024;
 

@@ -1,10 +1,64 @@
-//! `check`.
+//! `check`: every breach of the protocol in a stream, with its line.
+
+use std::io::{self, BufWriter, Write};
 
 use crate::cli::Status;
-use crate::cli::args::Check;
+use crate::cli::args::Check as Args;
 use crate::cli::messages::Messages;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::protocol::{Checker, Finding};
+use crate::stream::{Input, Lines, unpacked};
 
-pub(super) fn run(_args: &Check, _messages: &Messages) -> Result<Status> {
-    Err(Error::usage("not there yet"))
+/// The findings are the command's data and go to standard output.
+pub(super) fn run(args: &Args, _messages: &Messages) -> Result<Status> {
+    let input = Input::of_argument(args.input.as_deref());
+    let name = input.name();
+    let named = |error: Error| error.within(&name);
+    let mut lines = Lines::new(input.reader().and_then(unpacked).map_err(named)?);
+    let mut checker = Checker::default();
+    let mut told = Told { out: BufWriter::new(io::stdout().lock()), faults: 0 };
+    let mut findings = Vec::new();
+    loop {
+        match lines.next_line() {
+            Ok(Some(line)) => checker.line(line.number, line.bytes, line.terminated, &mut findings),
+            Ok(None) => break,
+            Err(error) => match (error.kind(), error.position()) {
+                (ErrorKind::Limit, Some(Position::Line(number))) => checker.unreadable(number, &mut findings),
+                // What is missing behind it is not the stream's fault.
+                _ => {
+                    told.out.flush()?;
+                    return Err(named(error));
+                }
+            },
+        }
+        told.tell(&mut findings)?;
+    }
+    let messages = checker.messages();
+    checker.finish(&mut findings);
+    told.tell(&mut findings)?;
+    told.out.flush()?;
+    if told.faults == 0 {
+        return Ok(Status::Done);
+    }
+    let (faults, messages) = (counted(told.faults, "fault"), counted(messages, "message"));
+    Err(named(Error::stream(format!("{faults} in {messages}"))))
+}
+
+struct Told<W> {
+    out: W,
+    faults: u64,
+}
+
+impl<W: Write> Told<W> {
+    fn tell(&mut self, findings: &mut Vec<Finding>) -> Result<()> {
+        for Finding { line, what } in findings.drain(..) {
+            self.faults += 1;
+            writeln!(self.out, "line {line}: {what}")?;
+        }
+        Ok(())
+    }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }

@@ -10,7 +10,8 @@ pub(crate) const ROOT: u32 = u32::MAX;
 pub(crate) struct CallTree {
     pub frame: Vec<u32>,
     pub parent: Vec<u32>,
-    children: FxHashMap<(u32, u32), u32>,
+    /// Parent in the high half, frame in the low one.
+    children: FxHashMap<u64, u32>,
 }
 
 impl CallTree {
@@ -24,7 +25,7 @@ impl CallTree {
     #[inline]
     pub fn child(&mut self, parent: u32, frame: u32) -> u32 {
         let next = self.frame.len() as u32;
-        let node = *self.children.entry((parent, frame)).or_insert(next);
+        let node = *self.children.entry(u64::from(parent) << 32 | u64::from(frame)).or_insert(next);
         if node == next {
             self.frame.push(frame);
             self.parent.push(parent);

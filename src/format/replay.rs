@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::format::record::{Body, RecordReader};
 use crate::format::scan::{Horizon, Late, ThreadIndex};
 use crate::format::varint;
+use crate::limits::WAITING_SAMPLES;
 use crate::model::{Lanes, StackChange, ThreadKey};
 use rustc_hash::FxHashMap;
 
@@ -93,7 +94,13 @@ impl<'a> Replay<'a> {
         let passed = if self.ended { u64::MAX } else { self.horizon.get().unwrap_or(0) };
         let open = self.open.map_or(u64::MAX, |open| self.lanes.high(open.lane).unwrap_or(0));
         let late = self.late.heap.peek().map_or(u64::MAX, |Reverse((key, _))| *key);
-        Some(passed.min(open).min(late))
+        let before = passed.min(open).min(late);
+        if self.lanes.waiting() < WAITING_SAMPLES {
+            return Some(before);
+        }
+        // The clock stands still, or is far behind where it was: any number of samples may share this
+        // key. Their order over threads is given up rather than the bound on memory.
+        before.checked_add(1)
     }
 
     /// Loads until at least `wanted` samples are complete, or all of them.

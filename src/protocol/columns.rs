@@ -32,28 +32,35 @@ const fn short_numbers() -> [([u8; 4], u8); 10_000] {
 
 /// Longest number with its sign and a comma.
 const NUMBER_MAX: usize = 22;
+/// Bytes that a column gathers before they go to the line: a few hundred numbers.
+const ROOM: usize = 2048;
 
-/// Writes numbers into room that was made for a whole column at once.
-pub(crate) struct Column<'a> {
+/// Runs up to this are written number by number.
+const SHORT_RUN: usize = 8;
+
+/// A column in the making.
+struct Column<'a> {
     out: &'a mut Vec<u8>,
+    room: [u8; ROOM],
     len: usize,
 }
 
 impl<'a> Column<'a> {
-    /// Makes room for `numbers` numbers at the end of `out` and writes the opening bracket.
-    pub fn open(out: &'a mut Vec<u8>, numbers: usize) -> Self {
-        let len = out.len();
-        out.resize(len + numbers * NUMBER_MAX + 8, 0);
-        out[len] = b'[';
-        Column { out, len: len + 1 }
+    /// Starts a column at the end of `out`.
+    fn open(out: &'a mut Vec<u8>) -> Self {
+        out.push(b'[');
+        Column { out, room: [0; ROOM], len: 0 }
     }
 
     /// A number and a comma.
     #[inline(always)]
-    pub fn number(&mut self, value: u64) {
+    fn number(&mut self, value: u64) {
+        if self.len > ROOM - NUMBER_MAX {
+            self.flush();
+        }
         if value < 10_000 {
             let (digits, length) = SHORT[value as usize];
-            let room = &mut self.out[self.len..self.len + 5];
+            let room = &mut self.room[self.len..self.len + 5];
             room[..4].copy_from_slice(&digits);
             room[length as usize] = b',';
             self.len += length as usize + 1;
@@ -63,15 +70,15 @@ impl<'a> Column<'a> {
     }
 
     /// A number with a minus before it, and a comma.
-    pub fn negative(&mut self, magnitude: u64) {
-        self.out[self.len] = b'-';
-        self.len += 1;
+    fn negative(&mut self, magnitude: u64) {
+        self.flush();
+        self.out.push(b'-');
         self.number(magnitude);
     }
 
     fn long(&mut self, value: u64) {
-        let mut digits = [0u8; 20];
-        let mut at = digits.len();
+        let mut digits = [b','; 21];
+        let mut at = digits.len() - 1;
         let mut rest = value;
         while rest > 0 {
             at -= 1;
@@ -79,42 +86,45 @@ impl<'a> Column<'a> {
             rest /= 10;
         }
         let digits = &digits[at..];
-        self.out[self.len..self.len + digits.len()].copy_from_slice(digits);
-        self.out[self.len + digits.len()] = b',';
-        self.len += digits.len() + 1;
+        self.room[self.len..self.len + digits.len()].copy_from_slice(digits);
+        self.len += digits.len();
     }
 
-    pub fn null(&mut self) {
-        self.out[self.len..self.len + 5].copy_from_slice(b"null,");
-        self.len += 5;
+    fn null(&mut self) {
+        self.flush();
+        self.out.extend_from_slice(b"null,");
     }
 
-    /// The number (or null) that was written last, at `from`, `times` times more.
+    fn flush(&mut self) {
+        self.out.extend_from_slice(&self.room[..self.len]);
+        self.len = 0;
+    }
+
+    /// What was written since `from`, a place in the line, `times` times more.
     fn again(&mut self, from: usize, times: usize) {
-        let length = self.len - from;
+        self.flush();
+        let length = self.out.len() - from;
         // Each copy doubles what there is to copy from.
-        let end = self.len + length * times;
-        while self.len < end {
-            let piece = (self.len - from).min(end - self.len);
-            self.out.copy_within(from..from + piece, self.len);
-            self.len += piece;
+        let end = self.out.len() + length * times;
+        while self.out.len() < end {
+            let piece = (self.out.len() - from).min(end - self.out.len());
+            self.out.extend_from_within(from..from + piece);
         }
     }
 
     /// Ends the column, with the closing bracket in place of the last comma.
-    pub fn close(self) {
-        let Column { out, mut len } = self;
-        if out[len - 1] == b',' {
-            len -= 1;
+    fn close(mut self) {
+        self.flush();
+        if self.out.last() == Some(&b',') {
+            self.out.pop();
         }
-        out[len] = b']';
-        out.truncate(len + 1);
+        self.out.push(b']');
     }
 }
 
 /// A column of numbers.
-pub(crate) fn numbers(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>) {
-    let mut column = Column::open(out, values.len());
+pub(crate) fn numbers(out: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
+    let mut column = Column::open(out);
     for value in values {
         column.number(value);
     }
@@ -123,7 +133,7 @@ pub(crate) fn numbers(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u
 
 /// A column of numbers in which `none` stands for null.
 pub(crate) fn numbers_or_null(out: &mut Vec<u8>, values: &[u32], none: u32) {
-    let mut column = Column::open(out, values.len());
+    let mut column = Column::open(out);
     for &value in values {
         if value == none {
             column.null();
@@ -136,7 +146,7 @@ pub(crate) fn numbers_or_null(out: &mut Vec<u8>, values: &[u32], none: u32) {
 
 /// The differences of `times`, the first from `start`.
 pub(crate) fn deltas(out: &mut Vec<u8>, start: u64, times: &[u64]) {
-    let mut column = Column::open(out, times.len());
+    let mut column = Column::open(out);
     let mut last = start;
     for &time in times {
         if time >= last {
@@ -151,19 +161,18 @@ pub(crate) fn deltas(out: &mut Vec<u8>, start: u64, times: &[u64]) {
 
 /// Each value as many times as it says; `none` stands for null.
 pub(crate) fn runs(out: &mut Vec<u8>, values: &[(u32, usize)], none: u32) {
-    let total = values.iter().map(|(_, times)| times).sum();
-    let mut column = Column::open(out, total);
+    let mut column = Column::open(out);
     for &(value, times) in values {
-        if times == 0 {
-            continue;
+        let from = column.out.len() + column.len;
+        match times {
+            0 => {}
+            1..=SHORT_RUN if value != none => (0..times).for_each(|_| column.number(u64::from(value))),
+            _ => {
+                if value == none { column.null() } else { column.number(u64::from(value)) }
+                // A flush in between moves nothing: the place in the line stays the same.
+                column.again(from, times - 1);
+            }
         }
-        let from = column.len;
-        if value == none {
-            column.null();
-        } else {
-            column.number(u64::from(value));
-        }
-        column.again(from, times - 1);
     }
     column.close();
 }

@@ -4,6 +4,7 @@
 //! [`message`] has a struct for each message but `raw`, whose columns are borrowed
 //! ([`Raw`]) when they are written and reused ([`RawColumns`]) when they are read.
 
+mod check;
 mod columns;
 mod decode;
 
@@ -14,6 +15,7 @@ mod parse;
 mod select;
 pub(crate) mod split;
 
+pub use check::{Checker, Finding};
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use select::{MessageType, StreamTypes, parse_duration};

@@ -157,7 +157,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let micros = match unit {
-        "us" => 1,
         "ms" => 1_000,
         "s" => 1_000_000,
         "m" => 60_000_000,

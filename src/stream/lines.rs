@@ -40,12 +40,14 @@ pub struct Lines<R> {
     line: Vec<u8>,
     number: u64,
     tolerated: Tolerated,
+    /// The rest of a line that was too long is still to come.
+    skipping: bool,
 }
 
 impl<R: BufRead> Lines<R> {
     /// The lines of `source`.
     pub fn new(source: R) -> Self {
-        Lines { source, line: Vec::new(), number: 0, tolerated: Tolerated::default() }
+        Lines { source, line: Vec::new(), number: 0, tolerated: Tolerated::default(), skipping: false }
     }
 
     /// The next line that holds a JSON object, or seems to. Blank and foreign lines are passed over.
@@ -56,7 +58,6 @@ impl<R: BufRead> Lines<R> {
     pub fn next_message(&mut self) -> Result<Option<Line<'_>>> {
         let terminated = loop {
             let Some(terminated) = self.fill()? else { return Ok(None) };
-            self.number += 1;
             if self.number == 1 && self.line.starts_with(b"\xef\xbb\xbf") {
                 self.line.drain(..3);
                 self.tolerated.byte_order_mark = true;
@@ -79,12 +80,23 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(Line { number: self.number, bytes: &mut self.line, terminated }))
     }
 
+    /// The next line as it is, whatever it holds.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source, and a line over the limit; the call after that goes on behind that line.
+    pub fn next_line(&mut self) -> Result<Option<Line<'_>>> {
+        let terminated = self.fill()?;
+        Ok(terminated.map(|terminated| Line { number: self.number, bytes: &mut self.line, terminated }))
+    }
+
     /// What was overlooked so far.
     pub fn tolerated(&self) -> Tolerated {
         self.tolerated
     }
 
-    /// Reads a line into the buffer, without its line feed; whether there was one. `None` at the end.
+    /// Reads a line into the buffer, without its line feed, and counts it; whether there was a line feed.
+    /// `None` at the end.
     fn fill(&mut self) -> Result<Option<bool>> {
         self.line.clear();
         loop {
@@ -94,17 +106,24 @@ impl<R: BufRead> Lines<R> {
                 Err(error) => return Err(Error::from(error).at(Position::Line(self.number + 1))),
             };
             if bytes.is_empty() {
-                return Ok((!self.line.is_empty()).then_some(false));
+                let terminated = (!self.line.is_empty()).then_some(false);
+                self.number += u64::from(terminated.is_some());
+                return Ok(terminated);
             }
             let end = memchr(b'\n', bytes);
             let taken = end.unwrap_or(bytes.len());
-            if self.line.len() + taken > LINE_READ {
+            if !self.skipping && self.line.len() + taken > LINE_READ {
+                self.skipping = true;
+                self.number += 1;
                 let fault = format!("a line of more than {LINE_READ} bytes");
-                return Err(Error::new(ErrorKind::Limit, fault).at(Position::Line(self.number + 1)));
+                return Err(Error::new(ErrorKind::Limit, fault).at(Position::Line(self.number)));
             }
-            self.line.extend_from_slice(&bytes[..taken]);
+            if !self.skipping {
+                self.line.extend_from_slice(&bytes[..taken]);
+            }
             self.source.consume(taken + usize::from(end.is_some()));
-            if end.is_some() {
+            if end.is_some() && !std::mem::take(&mut self.skipping) {
+                self.number += 1;
                 return Ok(Some(true));
             }
         }
@@ -170,5 +189,19 @@ mod tests {
         let mut lines = Lines::new(std::io::BufReader::with_capacity(1 << 20, Endless));
         let error = lines.next_message().expect_err("refused");
         assert_eq!((error.kind(), error.position()), (ErrorKind::Limit, Some(Position::Line(1))));
+    }
+
+    #[test]
+    fn lines_come_as_they_are_and_go_on_behind_one_over_the_limit() {
+        let text = format!("\u{feff}a\r\n\n{}\n{{}}", "x".repeat(LINE_READ + 1));
+        let mut lines = Lines::new(text.as_bytes());
+        let mut next = || {
+            lines.next_line().map(|line| line.map(|line| (line.number, line.bytes.to_vec(), line.terminated)))
+        };
+        assert_eq!(next().expect("a line"), Some((1, "\u{feff}a\r".into(), true)));
+        assert_eq!(next().expect("a line"), Some((2, Vec::new(), true)));
+        assert_eq!(next().expect_err("too long").position(), Some(Position::Line(3)));
+        assert_eq!(next().expect("a line"), Some((4, b"{}".to_vec(), false)));
+        assert_eq!(next().expect("the end"), None);
     }
 }

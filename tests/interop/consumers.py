@@ -143,7 +143,10 @@ def replaced(text):
 
 @functools.lru_cache(maxsize=1)
 def reference_samples(profile):
-    """(interpreter, thread) -> [(time, status, stack)], None if it isn't known."""
+    """(interpreter, thread) -> [(time, status, stack)], and its stacks; None if it isn't known.
+
+    Equal stacks are one object, which makes them quick to compare.
+    """
     lines = packed(profile.with_suffix(".samples.jsonl"))
     if lines is None:
         return None
@@ -153,24 +156,27 @@ def reference_samples(profile):
         stack = tuple((name, place and tuple(place), function, opcode) for name, place, function, opcode in frames)
         stack = shared.setdefault(stack, stack)
         expected[interpreter, str(thread)] += [(time, status, stack) for time in times]
-    return expected
+    return expected, shared
 
 
 def check_samples(profile, samples):
-    expected = reference_samples(profile)
-    if expected is None:
+    reference = reference_samples(profile)
+    if reference is None:
         return False
+    expected, shared = reference
     found, stacks = defaultdict(list), {}
     for _, interpreter, thread, time, status, frames in samples:
         stack = stacks.get(id(frames))  # `samples` keeps them all, so an id is one list
         if stack is None:
-            stack = stacks[id(frames)] = tuple(map(as_cpython, frames))
+            stack = tuple(map(as_cpython, frames))
+            stack = stacks[id(frames)] = shared.get(stack, stack)
         found[interpreter, thread].append((time, status, stack))
     check(found.keys() == expected.keys(), f"threads {sorted(found)}, CPython has {sorted(expected)}")
     for thread, rows in expected.items():
         check(len(found[thread]) == len(rows), f"thread {thread}: {len(found[thread])} samples, not {len(rows)}")
         for number, (ours, theirs) in enumerate(zip(found[thread], rows)):
-            check(ours == theirs, f"thread {thread}, sample {number}: {ours}, CPython has {theirs}")
+            if ours != theirs:
+                raise Failure(f"thread {thread}, sample {number}: {ours}, CPython has {theirs}")
     return True
 
 
@@ -206,8 +212,7 @@ def check_final_agg(profile, lines):
             check(message["samples_total"] == total, f"agg.samples_total {message['samples_total']}, CPython has {total}")
             for frame_id, leaf, anywhere in zip(message["frame_id"], message["self"], message["cumulative"]):
                 frame = known[frame_id]
-                key = (replaced(frame.path), replaced(frame.function), frame.line or 0,
-                       positive(frame.end_line, 1), positive(frame.col, 0), positive(frame.end_col, 0))
+                key = replaced(frame.path), replaced(frame.function), *exported_place(frame)
                 check(key not in found, f"agg has {key} twice")
                 found[key] = leaf, anywhere
     check(found == expected, f"final agg differs: {sorted(set(found.items()) ^ set(expected.items()), key=repr)[:4]}")
@@ -215,8 +220,12 @@ def check_final_agg(profile, lines):
     return True
 
 
-def positive(number, least):
-    return number if number is not None and number >= least else None
+def exported_place(frame):
+    """A frame's place in CPython's JSON Lines; without a line it has none."""
+    if frame.line is None:
+        return 0, None, None, None
+    rest = zip(frame[3:6], (1, 0, 0))  # end_line, col, end_col and the least that counts
+    return frame.line, *(number if number is not None and number >= least else None for number, least in rest)
 
 
 # ---- the recipes, in plain Python
@@ -314,12 +323,11 @@ def run_jq(jq, recipe, stream, expected):
 
 
 def run_duckdb(recipe, stream, expected):
-    with duckdb.connect() as database:
-        for name, value in [("stream", str(stream)), ("thread", expected.thread),
-                            ("from_usec", expected.window[0]), ("to_usec", expected.window[1])]:
-            value = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else value
-            database.execute(f"SET VARIABLE {name} = {value}")
-        return database.execute((EXAMPLES / f"{recipe}.sql").read_text()).fetchall()
+    for name, value in [("stream", str(stream)), ("thread", expected.thread),
+                        ("from_usec", expected.window[0]), ("to_usec", expected.window[1])]:
+        value = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else value
+        duckdb.execute(f"SET VARIABLE {name} = {value}")
+    return duckdb.execute((EXAMPLES / f"{recipe}.sql").read_text()).fetchall()
 
 
 def check_recipes(stream, expected, jqs):
@@ -347,13 +355,12 @@ def check_recipes(stream, expected, jqs):
 
 def check_loading(stream, rows):
     for reader in ("read_json_auto", "read_json"):
-        with duckdb.connect() as database:
-            try:
-                # A table, not a bare count: every column of every row is really read.
-                database.execute(f"CREATE TABLE stream AS FROM {reader}(?)", [str(stream)])
-            except duckdb.Error as error:
-                raise Failure(f"duckdb {reader}: {error}") from None
-            found = database.execute("SELECT count(*) FROM stream").fetchone()[0]
+        try:
+            # A table, not a bare count: every column of every row is really read.
+            duckdb.execute(f"CREATE OR REPLACE TEMP TABLE stream AS FROM {reader}(?)", [str(stream)])
+        except duckdb.Error as error:
+            raise Failure(f"duckdb {reader}: {error}") from None
+        found = duckdb.execute("SELECT count(*) FROM stream").fetchone()[0]
         check(found == rows, f"duckdb {reader}: {found} rows, not {rows}")
     try:
         found = pyarrow.json.read_json(stream).num_rows

@@ -1,0 +1,276 @@
+//! What a binary profile holds.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use serde::Serialize;
+
+use crate::cli::Status;
+use crate::cli::inspect::rows::{capture_text, interval_text, measured_rows, span_text};
+use crate::cli::inspect::text::{Sheet, instant};
+use crate::cli::inspect::{FaultReport, Job, ThreadReport};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{ByteOrder, Compression, Contents, FaultCode, HEADER_LEN, Layout, Profile, parts};
+use crate::limits::STACK_DEPTH;
+use crate::protocol::message::{Capture, Stats};
+
+#[derive(Serialize)]
+struct Report {
+    kind: &'static str,
+    profiles: Vec<ProfileReport>,
+    /// Parts of joined files that cannot be opened.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<FaultReport>,
+}
+
+#[derive(Serialize)]
+struct ProfileReport {
+    /// Where it begins in the input.
+    offset_bytes: u64,
+    size_bytes: u64,
+    format_version: u32,
+    layout: &'static str,
+    byte_order: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    python: Option<String>,
+    clock: &'static str,
+    start_usec: u64,
+    sample_interval_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<Capture>,
+    samples: u64,
+    samples_declared: u64,
+    samples_empty: u64,
+    samples_at_depth_limit: u64,
+    depth_limit: usize,
+    thread_count: usize,
+    threads_declared: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_to_last_sample_usec: Option<u64>,
+    /// What the profiler measured about itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Stats>,
+    compression: &'static str,
+    compression_number: u32,
+    sample_data_bytes: u64,
+    /// Not known where the packed data are damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample_data_unpacked_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression_ratio: Option<f64>,
+    records: Records,
+    string_count: usize,
+    frame_count: usize,
+    threads: Vec<ThreadReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<FaultReport>,
+}
+
+#[derive(Serialize)]
+struct Records {
+    repeat: u64,
+    full: u64,
+    suffix: u64,
+    pop_push: u64,
+}
+
+pub(super) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status> {
+    let named = |error: Error| error.within(job.name);
+    let size = source.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
+    let parts = parts(&mut source, size).map_err(named)?;
+    if parts.len() > 1 {
+        job.messages.warning(job.name, &format!("{} profiles one behind the other", parts.len()));
+    }
+    let mut report = Report { kind: "profile", profiles: Vec::new(), unreadable: Vec::new() };
+    let mut unreadable: Vec<Error> = Vec::new();
+    let mut status = Status::Done;
+    for (base, size) in parts {
+        let profile = match Profile::open_part(&mut source, base, size) {
+            Ok(profile) => profile,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(named(error)),
+            Err(error) => {
+                unreadable.push(error);
+                continue;
+            }
+        };
+        let contents = profile.contents();
+        for warning in &contents.warnings {
+            job.messages.warning(job.name, warning);
+        }
+        for fault in &contents.faults {
+            job.messages.fault(job.name, &fault.error);
+            status = Status::Partial;
+        }
+        if contents.scan.samples == 0 {
+            job.messages.warning(job.name, "the profile holds no samples");
+        }
+        report.profiles.push(describe(contents, base));
+    }
+    if report.profiles.is_empty() && !unreadable.is_empty() {
+        return Err(named(unreadable.swap_remove(0)));
+    }
+    for error in &unreadable {
+        job.messages.fault(job.name, error);
+        report.unreadable.push(FaultReport::new(None, error));
+        status = Status::Partial;
+    }
+    job.write(&report, |report| text(job.name, report))?;
+    Ok(status)
+}
+
+fn describe(contents: &Contents, base: u64) -> ProfileReport {
+    let Contents { header, tables, statistics, scan, size, warnings, faults, .. } = contents;
+    let (compression, compression_number) = match header.compression {
+        Compression::None => ("none", 0),
+        Compression::Zstd => ("zstd", 1),
+        Compression::Undefined(number) => ("unknown", number),
+    };
+    let packed = header.strings_at - HEADER_LEN;
+    let is_packed = header.compression == Compression::Zstd;
+    let damaged = faults.iter().any(|fault| fault.code == FaultCode::DamagedSamples);
+    let unpacked = if is_packed { (!damaged).then_some(scan.region_len) } else { Some(packed) };
+    let [repeat, full, suffix, pop_push] = scan.records;
+    ProfileReport {
+        offset_bytes: base,
+        size_bytes: *size,
+        format_version: 1,
+        layout: header.layout.name(),
+        byte_order: match header.byte_order {
+            ByteOrder::Little => "little",
+            ByteOrder::Big => "big",
+        },
+        python: header.facts.python.map(|python| python.to_string()),
+        clock: "monotonic",
+        start_usec: header.facts.start_us,
+        sample_interval_usec: header.facts.interval_us,
+        mode: header.facts.mode.map(|mode| mode.name()),
+        capture: header.facts.capture.map(|capture| Capture {
+            all_threads: capture.all_threads,
+            native: capture.native,
+            gc: capture.gc,
+            opcodes: capture.opcodes,
+            blocking: capture.blocking,
+        }),
+        samples: scan.samples,
+        samples_declared: header.samples,
+        samples_empty: scan.empty,
+        samples_at_depth_limit: scan.at_depth_limit,
+        depth_limit: STACK_DEPTH,
+        thread_count: scan.threads.len(),
+        threads_declared: header.threads,
+        first_usec: scan.span_us.map(|span| span.0),
+        last_usec: scan.span_us.map(|span| span.1),
+        first_to_last_sample_usec: scan.span_us.map(|(first, last)| last - first),
+        measured: statistics.map(|statistics| Stats {
+            duration_sec: statistics.duration_sec,
+            sample_rate: statistics.sample_rate,
+            error_rate: statistics.error_rate,
+            missed_samples: statistics.missed_samples,
+        }),
+        compression,
+        compression_number,
+        sample_data_bytes: packed,
+        sample_data_unpacked_bytes: unpacked,
+        compression_ratio: unpacked
+            .filter(|_| is_packed && packed > 0)
+            .map(|unpacked| unpacked as f64 / packed as f64),
+        records: Records { repeat, full, suffix, pop_push },
+        string_count: tables.strings.len(),
+        frame_count: tables.frames.len(),
+        threads: scan
+            .threads
+            .iter()
+            .map(|thread| ThreadReport::new(thread.thread, thread.samples, thread.span_us))
+            .collect(),
+        warnings: warnings.clone(),
+        faults: faults.iter().map(|fault| FaultReport::new(Some(fault.code.name()), &fault.error)).collect(),
+    }
+}
+
+fn text(name: &str, report: &Report) -> String {
+    let mut sheet = Sheet::default();
+    let joined = report.profiles.len() + report.unreadable.len() > 1;
+    for (index, profile) in report.profiles.iter().enumerate() {
+        if index > 0 {
+            sheet.line("");
+        }
+        let place = if joined { format!(" at byte {}", profile.offset_bytes) } else { String::new() };
+        sheet.line(&format!("{name}: a binary profile{place}"));
+        profile.rows(&mut sheet);
+    }
+    for fault in &report.unreadable {
+        sheet.line("");
+        sheet.line(&format!("{name}: unreadable: {fault}"));
+    }
+    sheet.finish()
+}
+
+impl ProfileReport {
+    fn rows(&self, sheet: &mut Sheet) {
+        sheet.row("size", format!("{} bytes", self.size_bytes));
+        sheet.row("format version", self.format_version.to_string());
+        let layout = if self.layout == Layout::Wide.name() {
+            "the 3.15 releases, sample count of 8 bytes"
+        } else {
+            "the 3.15 alphas, sample count of 4 bytes"
+        };
+        sheet.row("header layout", format!("{} ({layout})", self.layout));
+        sheet.row("byte order", format!("{}-endian", self.byte_order));
+        sheet.known("Python", self.python.clone());
+        sheet.row("start", format!("{} (monotonic clock, no date)", instant(self.start_usec)));
+        sheet.row("interval", interval_text(self.sample_interval_usec));
+        sheet.known("mode", self.mode);
+        sheet.known("capture settings", self.capture.as_ref().map(capture_text));
+        sheet.row("samples", found(self.samples, self.samples_declared));
+        sheet.row("samples with an empty stack", self.samples_empty.to_string());
+        let at_limit = self.samples_at_depth_limit;
+        let cut = format!(
+            "{at_limit} (of {} frames; the profiler keeps the innermost, so outer frames may be missing)",
+            self.depth_limit
+        );
+        let cut = if at_limit > 0 { cut } else { format!("0 (of {} frames)", self.depth_limit) };
+        sheet.row("samples at the depth limit", cut);
+        sheet.row("threads", found(self.thread_count as u64, u64::from(self.threads_declared)));
+        let span = self.first_usec.zip(self.last_usec);
+        let span = span.map_or_else(|| "no samples".to_string(), |(first, last)| span_text(first, last));
+        sheet.row("first to last sample", span);
+        measured_rows(sheet, self.measured.as_ref());
+        sheet.row("sample data", self.data_text());
+        let Records { repeat, full, suffix, pop_push } = self.records;
+        sheet.row("records", format!("REPEAT {repeat}, FULL {full}, SUFFIX {suffix}, POP_PUSH {pop_push}"));
+        sheet.row("strings", self.string_count.to_string());
+        sheet.row("frames", self.frame_count.to_string());
+        for warning in &self.warnings {
+            sheet.row("warning", warning.clone());
+        }
+        for fault in &self.faults {
+            sheet.row("fault", fault.to_string());
+        }
+        sheet.threads(&self.threads);
+    }
+
+    fn data_text(&self) -> String {
+        let bytes = self.sample_data_bytes;
+        match (self.compression, self.sample_data_unpacked_bytes) {
+            ("none", _) => format!("{bytes} bytes, not packed"),
+            ("zstd", None) => format!("{bytes} bytes, packed with zstd, damaged"),
+            ("zstd", Some(unpacked)) => {
+                let ratio =
+                    self.compression_ratio.map_or(String::new(), |ratio| format!(", ratio {ratio:.2}"));
+                format!("{bytes} bytes, packed with zstd; {unpacked} bytes unpacked{ratio}")
+            }
+            _ => format!("{bytes} bytes, compression {} (unknown), read as plain", self.compression_number),
+        }
+    }
+}
+
+fn found(found: u64, declared: u64) -> String {
+    format!("{found} (the header declares {declared})")
+}

@@ -1,0 +1,448 @@
+//! What one run of a stream holds, counted message by message.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::inspect::ThreadReport;
+use crate::cli::inspect::text::counted;
+use crate::error::{Error, Position, Result};
+use crate::model::ThreadKey;
+use crate::protocol::message::{
+    Capture, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta, Stats, VERSION,
+};
+use crate::protocol::{Envelope, Message, RawColumns};
+
+/// Gaps and errors that are listed; more are counted.
+const LISTED: usize = 100;
+
+/// A run, as far as it is read.
+#[derive(Default, Serialize)]
+pub(super) struct Run {
+    pub run_id: String,
+    /// Version of its schema.
+    pub v: u64,
+    pub first_line: u64,
+    /// Whether there is an end message.
+    pub ended: bool,
+    /// What the end message says of the whole; CPython's own says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
+    pub messages: u64,
+    pub messages_by_type: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batches: Option<u64>,
+    #[serde(flatten)]
+    pub facts: Facts,
+    /// Samples that the batches announce.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_announced: Option<u64>,
+    /// Samples in raw messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_raw: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_raw_empty: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndFacts>,
+    /// CPython's own JSONL: samples that hold a frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub string_count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame_count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_count: Option<usize>,
+    /// Without raw messages: the most threads of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads_in_a_batch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_to_last_sample_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Stats>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub losses: BTreeMap<String, LossTotal>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missing_messages: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub out_of_order_messages: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub messages_after_end: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub error_count: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorMessage>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadReport>,
+    #[serde(skip)]
+    state: State,
+}
+
+/// What the run's first meta message says.
+#[derive(Default, Serialize)]
+pub(super) struct Facts {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_start_usec: Option<u64>,
+    /// Unix time of the run's start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_start_wall_usec: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_interval_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Capture>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_scope: Option<IdScope>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_types: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// The end message's own counts.
+#[derive(Serialize)]
+pub(super) struct EndFacts {
+    pub batches: u64,
+    pub messages: u64,
+    pub samples: u64,
+    pub samples_total: u64,
+    pub samples_empty: u64,
+    pub duration_usec: u64,
+}
+
+/// All loss messages of one reason.
+#[derive(Default, Serialize)]
+pub(super) struct LossTotal {
+    pub messages: u64,
+    #[serde(flatten)]
+    pub amount: LossAmount,
+}
+
+/// Messages that never came.
+#[derive(Serialize)]
+pub(super) struct Gap {
+    pub first_seq: u64,
+    pub last_seq: u64,
+    /// The message behind the gap.
+    pub line: u64,
+}
+
+#[derive(Default)]
+struct State {
+    next_seq: u64,
+    threads: FxHashMap<ThreadKey, ThreadTotal>,
+    /// The threads in order of appearance.
+    order: Vec<ThreadKey>,
+    meta_span_us: Option<(u64, u64)>,
+    first_out_of_order: u64,
+    first_after_end: u64,
+    unknown: u64,
+    first_unknown: u64,
+    fatal: Option<Error>,
+}
+
+#[derive(Default)]
+struct ThreadTotal {
+    samples: u64,
+    span_us: Option<(u64, u64)>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn join(a: Option<(u64, u64)>, b: Option<(u64, u64)>) -> Option<(u64, u64)> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+        (a, b) => a.or(b),
+    }
+}
+
+impl Run {
+    /// A run whose first message stands on this line.
+    pub fn new(envelope: &Envelope, line: u64) -> Self {
+        Run { run_id: envelope.run_id.clone(), v: envelope.version, first_line: line, ..Run::default() }
+    }
+
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// Whether a message of this version that opens a run opens another one.
+    pub fn is_over(&self, version: u64) -> bool {
+        self.ended || self.v != version
+    }
+
+    /// Takes a message. The columns of a raw message are in `columns`; `line` is the whole line, as it
+    /// was for messages of CPython's own.
+    pub fn message(
+        &mut self,
+        number: u64,
+        seq: Option<u64>,
+        message: Message,
+        columns: &RawColumns,
+        line: &[u8],
+    ) -> Result<()> {
+        let kind = match &message {
+            Message::CPython(kind) => {
+                self.cpython(kind, line)?;
+                kind.as_str()
+            }
+            Message::Unknown(kind) => {
+                self.state.unknown += 1;
+                if self.state.unknown == 1 {
+                    self.state.first_unknown = number;
+                }
+                kind.as_str()
+            }
+            Message::Meta(_) => "meta",
+            Message::StrDef(_) => "str_def",
+            Message::FrameDef(_) => "frame_def",
+            Message::Raw => "raw",
+            Message::Agg(_) => "agg",
+            Message::Loss(_) => "loss",
+            Message::Heartbeat(_) => "heartbeat",
+            Message::Error(_) => "error",
+            Message::End(_) => "end",
+        };
+        match self.messages_by_type.get_mut(kind) {
+            Some(count) => *count += 1,
+            None => {
+                self.messages_by_type.insert(kind.to_string(), 1);
+            }
+        }
+        self.messages += 1;
+        let is_end = matches!(&message, Message::End(_))
+            || matches!(&message, Message::CPython(kind) if kind == "end");
+        if self.ended && !matches!(&message, Message::Unknown(_)) {
+            self.messages_after_end += 1;
+            if self.messages_after_end == 1 {
+                self.state.first_after_end = number;
+            }
+        }
+        self.ended |= is_end;
+        if self.v == VERSION
+            && let Some(seq) = seq
+        {
+            self.seq(number, seq);
+        }
+        match message {
+            Message::Meta(meta) => self.meta(*meta),
+            Message::Raw => self.raw(columns),
+            Message::Loss(loss) => self.loss(&loss),
+            Message::Error(error) => self.error(number, error),
+            Message::End(end) => self.end(*end),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn seq(&mut self, number: u64, seq: u64) {
+        let next = self.state.next_seq;
+        if seq < next {
+            self.out_of_order_messages += 1;
+            if self.out_of_order_messages == 1 {
+                self.state.first_out_of_order = number;
+            }
+            return;
+        }
+        if seq > next {
+            self.missing_messages = self.missing_messages.saturating_add(seq - next);
+            if self.gaps.len() < LISTED {
+                self.gaps.push(Gap { first_seq: next, last_seq: seq - 1, line: number });
+            }
+        }
+        self.state.next_seq = seq.saturating_add(1);
+    }
+
+    fn meta(&mut self, meta: Meta) {
+        *self.batches.get_or_insert(0) += 1;
+        let announced = self.samples_announced.get_or_insert(0);
+        *announced = announced.saturating_add(meta.samples);
+        let threads = self.threads_in_a_batch.get_or_insert(0);
+        *threads = meta.thread_count.max(*threads);
+        if meta.samples > 0 {
+            let span = (meta.start_usec, meta.start_usec.saturating_add(meta.duration_usec));
+            self.state.meta_span_us = join(self.state.meta_span_us, Some(span));
+        }
+        if self.facts.run_start_usec.is_some() {
+            return;
+        }
+        let before = i128::from(meta.start_usec) - i128::from(meta.run_start_usec);
+        self.facts = Facts {
+            python: meta.python,
+            clock: Some(meta.clock),
+            run_start_usec: Some(meta.run_start_usec),
+            run_start_wall_usec: meta
+                .wall_usec
+                .and_then(|wall| i64::try_from(i128::from(wall) - before).ok()),
+            sample_interval_usec: Some(meta.sample_interval_usec),
+            mode: meta.mode,
+            capture: meta.capture,
+            id_scope: Some(meta.id_scope),
+            stream_types: meta.stream_types,
+            labels: meta.labels,
+        };
+    }
+
+    fn raw(&mut self, columns: &RawColumns) {
+        let mut empty = 0;
+        for thread in columns.threads() {
+            let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
+            let total = self.state.threads.entry(key).or_insert_with(|| {
+                self.state.order.push(key);
+                ThreadTotal::default()
+            });
+            total.samples += thread.times_usec.len() as u64;
+            let (first, last) = (thread.times_usec.iter().min(), thread.times_usec.iter().max());
+            total.span_us = join(total.span_us, first.copied().zip(last.copied()));
+            empty += thread.stack.iter().filter(|node| **node == u32::MAX).count() as u64;
+        }
+        *self.samples_raw.get_or_insert(0) += columns.samples;
+        *self.samples_raw_empty.get_or_insert(0) += empty;
+    }
+
+    fn loss(&mut self, loss: &Loss) {
+        let total = self.losses.entry(loss.reason.clone()).or_default();
+        total.messages += 1;
+        total.amount.add(&loss.amount);
+    }
+
+    fn error(&mut self, number: u64, error: ErrorMessage) {
+        self.error_count += 1;
+        if error.fatal && self.state.fatal.is_none() {
+            let fault = format!("the stream tells of an error: {}", error.detail);
+            self.state.fatal = Some(Error::stream(fault).at(Position::Line(number)));
+        }
+        if self.errors.len() < LISTED {
+            self.errors.push(error);
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.complete = Some(end.complete);
+        self.measured = end.stats;
+        self.end = Some(EndFacts {
+            batches: end.batches,
+            messages: end.messages,
+            samples: end.samples,
+            samples_total: end.samples_total,
+            samples_empty: end.samples_empty,
+            duration_usec: end.duration_usec,
+        });
+    }
+
+    /// Counts what stands in a line of CPython's own.
+    fn cpython(&mut self, kind: &str, line: &[u8]) -> Result<()> {
+        #[derive(Deserialize)]
+        struct Line {
+            sample_interval_usec: Option<u64>,
+            mode: Option<String>,
+            samples_total: Option<u64>,
+            // By the names of version 0, then of version 1.
+            strings: Option<Vec<IgnoredAny>>,
+            frames: Option<Vec<IgnoredAny>>,
+            defs: Option<Vec<IgnoredAny>>,
+        }
+        let line: Line = serde_json::from_slice(line).map_err(|error| {
+            Error::stream(format!("no {kind} message of CPython's (column {})", error.column()))
+        })?;
+        let count = |list: Option<Vec<IgnoredAny>>| list.map_or(0, |list| list.len() as u64);
+        match kind {
+            "meta" => {
+                self.facts.sample_interval_usec = line.sample_interval_usec;
+                self.facts.mode = line.mode;
+            }
+            "string_table" | "str_def" => {
+                *self.string_count.get_or_insert(0) += count(line.strings.or(line.defs));
+            }
+            "frame_table" | "frame_def" => {
+                *self.frame_count.get_or_insert(0) += count(line.frames.or(line.defs));
+            }
+            _ => {}
+        }
+        self.samples_total = line.samples_total.or(self.samples_total);
+        Ok(())
+    }
+
+    /// Adds up what is known only now, and tells what is wrong.
+    pub fn finish(&mut self) -> Vec<Error> {
+        let State { threads, order, meta_span_us, .. } = &self.state;
+        let mut span = *meta_span_us;
+        if self.samples_raw.is_some() {
+            span = threads.values().fold(None, |span, thread| join(span, thread.span_us));
+            self.thread_count = Some(threads.len());
+            self.threads_in_a_batch = None;
+            self.threads = order
+                .iter()
+                .map(|key| ThreadReport::new(*key, threads[key].samples, threads[key].span_us))
+                .collect();
+        }
+        self.first_usec = span.map(|span| span.0);
+        self.last_usec = span.map(|span| span.1);
+        self.first_to_last_sample_usec = span.map(|(first, last)| last - first);
+        self.faults()
+    }
+
+    fn faults(&mut self) -> Vec<Error> {
+        let mut faults: Vec<Error> = self.state.fatal.take().into_iter().collect();
+        let mut tell = |what: String, line: Option<u64>| {
+            let fault = Error::stream(format!("run {}: {what}", self.run_id));
+            faults.push(match line {
+                Some(line) => fault.at(Position::Line(line)),
+                None => fault,
+            });
+        };
+        if self.missing_messages > 0 {
+            let what = format!("{} missing", counted(self.missing_messages, "message"));
+            tell(what, self.gaps.first().map(|gap| gap.line));
+        }
+        if self.out_of_order_messages > 0 {
+            let what = format!("{} out of order", counted(self.out_of_order_messages, "message"));
+            tell(what, Some(self.state.first_out_of_order));
+        }
+        if self.messages_after_end > 0 {
+            let what = format!("{} after its end", counted(self.messages_after_end, "message"));
+            tell(what, Some(self.state.first_after_end));
+        }
+        let harmless = [LossReason::SamplerMissed, LossReason::SamplerFailed, LossReason::Depth];
+        for (reason, total) in &self.losses {
+            if harmless.iter().all(|harmless| harmless.name() != reason) {
+                tell(format!("{} ({reason})", counted(total.messages, "loss message")), None);
+            }
+        }
+        let no_end_wanted =
+            self.facts.stream_types.as_ref().is_some_and(|types| types.iter().any(|name| name == "-end"));
+        if !self.ended && !no_end_wanted {
+            tell("no end message: it was cut off, or is not over yet".to_string(), None);
+        }
+        if self.complete == Some(false) {
+            tell("its end message says that it is not complete".to_string(), None);
+        }
+        faults
+    }
+
+    /// A sentence on messages that this program does not know.
+    pub fn unknown_types(&self) -> Option<String> {
+        let State { unknown, first_unknown, .. } = self.state;
+        (unknown > 0).then(|| {
+            format!(
+                "{} of unknown type passed over (line {first_unknown} first)",
+                counted(unknown, "message")
+            )
+        })
+    }
+}

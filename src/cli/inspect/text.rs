@@ -1,0 +1,181 @@
+//! Lines for people: `key: value`, aligned, a section at a time.
+
+use std::fmt::Write;
+
+use crate::cli::inspect::ThreadReport;
+
+/// Threads that the text lists; `--json` has them all.
+const THREADS: usize = 20;
+
+/// A text in the making.
+#[derive(Default)]
+pub(super) struct Sheet {
+    text: String,
+    rows: Vec<(&'static str, String)>,
+}
+
+impl Sheet {
+    /// A line of its own.
+    pub fn line(&mut self, text: &str) {
+        self.align();
+        self.text.push_str(&printable(text));
+        self.text.push('\n');
+    }
+
+    /// A value under its name.
+    pub fn row(&mut self, key: &'static str, value: impl Into<String>) {
+        self.rows.push((key, value.into()));
+    }
+
+    /// A value that may not be known, which is never shown as a number.
+    pub fn known(&mut self, key: &'static str, value: Option<impl Into<String>>) {
+        self.row(key, value.map_or_else(|| "unknown".to_string(), Into::into));
+    }
+
+    /// The threads with the most samples.
+    pub fn threads(&mut self, threads: &[ThreadReport]) {
+        self.align();
+        if threads.is_empty() {
+            return;
+        }
+        let mut busiest: Vec<&ThreadReport> = threads.iter().collect();
+        busiest.sort_by_key(|thread| std::cmp::Reverse(thread.samples));
+        let more = busiest.len().saturating_sub(THREADS);
+        busiest.truncate(THREADS);
+        let mut table = vec![["interpreter", "thread", "samples", "first", "last"].map(String::from)];
+        for thread in busiest {
+            let time = |time: Option<u64>| time.map_or_else(|| "unknown".to_string(), instant);
+            table.push([
+                thread.interpreter_id.to_string(),
+                thread.thread_id.clone(),
+                thread.samples.to_string(),
+                time(thread.first_usec),
+                time(thread.last_usec),
+            ]);
+        }
+        let width =
+            |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+        let widths: Vec<usize> = (0..5).map(width).collect();
+        for row in &table {
+            self.text.push_str("   ");
+            for (cell, width) in row.iter().zip(&widths) {
+                let _ = write!(self.text, " {cell:>width$} ");
+            }
+            self.text.truncate(self.text.trim_end().len());
+            self.text.push('\n');
+        }
+        if more > 0 {
+            let _ = writeln!(self.text, "    and {}: --json lists all", counted(more as u64, "more thread"));
+        }
+    }
+
+    /// Writes the rows that wait.
+    fn align(&mut self) {
+        let width = self.rows.iter().map(|(key, _)| key.len()).max().unwrap_or_default() + 1;
+        for (key, value) in self.rows.drain(..) {
+            let _ = writeln!(self.text, "  {:<width$} {}", format!("{key}:"), printable(&value));
+        }
+    }
+
+    /// The whole text.
+    pub fn finish(mut self) -> String {
+        self.align();
+        self.text
+    }
+}
+
+/// Names come from files of others: nothing in them may steer a terminal.
+fn printable(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() {
+            clean.extend(char.escape_default());
+        } else {
+            clean.push(char);
+        }
+    }
+    clean
+}
+
+/// A number of things, whose plural has an s.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A length of time.
+pub(super) fn duration(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{} ms", decimal(us, 3)),
+        1_000_000..60_000_000 => instant(us),
+        _ => {
+            let minutes = us / 60_000_000;
+            let seconds = decimal(us % 60_000_000, 6);
+            let clock = match (minutes / 60, minutes % 60) {
+                (0, minutes) => format!("{minutes} min {seconds} s"),
+                (hours, minutes) => format!("{hours} h {minutes} min {seconds} s"),
+            };
+            format!("{} ({clock})", instant(us))
+        }
+    }
+}
+
+/// A time on the profiler's clock.
+pub(super) fn instant(us: u64) -> String {
+    format!("{} s", decimal(us, 6))
+}
+
+/// `value` with its last `places` digits behind the point, without zeros at the end but for one.
+fn decimal(value: u64, places: usize) -> String {
+    let one = 10u64.pow(places as u32);
+    let fraction = format!("{:0places$}", value % one);
+    let fraction = match fraction.trim_end_matches('0') {
+        "" => "0",
+        digits => digits,
+    };
+    format!("{}.{fraction}", value / one)
+}
+
+/// A measured number with six digits that count. One that is not zero never looks like zero.
+pub(super) fn measured(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_string();
+    }
+    let exponent = value.abs().log10().floor();
+    if !(-4.0..15.0).contains(&exponent) {
+        return format!("{value:e}");
+    }
+    let places = (5.0 - exponent).max(0.0) as usize;
+    let text = format!("{value:.places$}");
+    if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_exact_and_readable() {
+        assert_eq!(duration(0), "0 us");
+        assert_eq!(duration(3_000), "3.0 ms");
+        assert_eq!(duration(1_234_567), "1.234567 s");
+        assert_eq!(duration(3_723_500_000), "3723.5 s (1 h 2 min 3.5 s)");
+    }
+
+    #[test]
+    fn a_measured_number_never_looks_like_zero() {
+        assert_eq!(measured(0.0), "0");
+        assert_eq!(measured(999.999_903_407), "1000");
+        assert_eq!(measured(0.000_123_4), "0.0001234");
+        assert_eq!(measured(5e-324), "5e-324");
+        assert_eq!(measured(f64::MAX), "1.7976931348623157e308");
+        assert_eq!(measured(-12.5), "-12.5");
+    }
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        let mut sheet = Sheet::default();
+        sheet.row("mode", "\u{1b}[31mred\n");
+        assert_eq!(sheet.finish(), "  mode: \\u{1b}[31mred\\n\n");
+    }
+}

@@ -1,0 +1,125 @@
+//! One batch: what its meta announces, and what follows.
+
+use crate::protocol::check::Report;
+use crate::protocol::check::raw::Sums;
+use crate::protocol::decode::Message;
+use crate::protocol::message::Meta;
+use crate::protocol::select::MessageType;
+
+/// The open batch of a run.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub meta: Meta,
+    /// Line of the meta.
+    pub line: u64,
+    /// A message is missing or was not understood: nothing can be told from what is not there.
+    pub doubtful: bool,
+    pub has_raw: bool,
+    pub sums: Sums,
+    /// The number that it should have, where its meta is wrong about that.
+    due: u64,
+    messages: u64,
+    /// The type that came last in the order of a batch.
+    last: MessageType,
+    /// A message that stands between batches came.
+    between: Option<&'static str>,
+}
+
+/// The type of a message, if this version knows it.
+pub(super) fn type_of(message: &Message) -> Option<MessageType> {
+    Some(match message {
+        Message::Meta(_) => MessageType::Meta,
+        Message::StrDef(_) => MessageType::StrDef,
+        Message::FrameDef(_) => MessageType::FrameDef,
+        Message::Raw => MessageType::Raw,
+        Message::Agg(_) => MessageType::Agg,
+        Message::Loss(_) => MessageType::Loss,
+        Message::Heartbeat(_) => MessageType::Heartbeat,
+        Message::Error(_) => MessageType::Error,
+        Message::End(_) => MessageType::End,
+        Message::Unknown(_) | Message::CPython(_) => return None,
+    })
+}
+
+impl Batch {
+    /// The batch that `meta`, on this line, opens where batch `due` has to come.
+    pub fn new(meta: &Meta, due: u64, line: u64) -> Self {
+        Batch {
+            meta: meta.clone(),
+            line,
+            doubtful: false,
+            has_raw: false,
+            sums: Sums::default(),
+            due,
+            messages: 0,
+            last: MessageType::Meta,
+            between: None,
+        }
+    }
+
+    /// Whether a message of batch `index` belongs here.
+    pub fn is_numbered(&self, index: u64) -> bool {
+        index == self.meta.batch || index == self.due
+    }
+
+    /// A message without a batch came. Types that this version doesn't know may stand anywhere.
+    pub fn between(&mut self, message: &Message) {
+        if let Some(kind) = type_of(message) {
+            self.between.get_or_insert(kind.name());
+        }
+    }
+
+    /// A message of the batch came.
+    pub fn enter(&mut self, message: &Message, index: u64, report: &mut Report<'_>) {
+        self.messages += 1;
+        if !self.is_numbered(index) {
+            report.say(format!("a message of batch {index} within batch {}", self.meta.batch));
+        }
+        if let Some(between) = self.between.take() {
+            report.say(format!("a message of batch {index} behind {between}, which stands between batches"));
+        }
+        // The types are declared in the order that they have in a batch.
+        let Some(kind) = type_of(message) else { return };
+        if kind < self.last {
+            report.say(format!("{} behind {} in one batch", kind.name(), self.last.name()));
+        } else {
+            self.last = kind;
+        }
+    }
+
+    /// Whether messages are still to come.
+    pub fn is_incomplete(&self) -> bool {
+        self.messages < self.meta.messages
+    }
+
+    /// What the meta says of the samples.
+    pub fn declared(&self) -> Sums {
+        let Meta { samples, start_usec, duration_usec, .. } = self.meta;
+        let span = (samples > 0).then(|| (start_usec, start_usec.saturating_add(duration_usec)));
+        Sums { samples, span, ..Sums::default() }
+    }
+
+    pub fn check_messages(&self, report: &mut Report<'_>) {
+        if self.messages != self.meta.messages {
+            let (says, is) = (self.meta.messages, self.messages);
+            report.at(self.line, format!("messages is {says}, but {is} of the batch follow"));
+        }
+    }
+
+    /// Holds the meta against the raw messages.
+    pub fn check_sums(&self, threads_are_counted: bool, report: &mut Report<'_>) {
+        let Meta { run_start_usec, .. } = self.meta;
+        let (low, high) = self.sums.span.unwrap_or((run_start_usec, run_start_usec));
+        let mut equal = |what: &str, says: u64, is: u64| {
+            if says != is {
+                report.at(self.line, format!("{what} is {says}, but the batch's raw messages give {is}"));
+            }
+        };
+        equal("samples", self.meta.samples, self.sums.samples);
+        equal("start_usec", self.meta.start_usec, low);
+        equal("duration_usec", self.meta.duration_usec, high - low);
+        if threads_are_counted {
+            equal("thread_count", self.meta.thread_count, self.sums.threads);
+        }
+    }
+}

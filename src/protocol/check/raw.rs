@@ -1,0 +1,165 @@
+//! What holds for the samples of a `raw` message, and for their order from message to message.
+
+use std::collections::HashMap;
+
+use crate::model::ThreadKey;
+use crate::protocol::check::Report;
+use crate::protocol::decode::RawColumns;
+use crate::protocol::encode::NULL;
+
+/// Threads of one run that are told apart. A stream with more is not held against rules about threads.
+const THREADS: usize = 1024 * 1024;
+
+/// Memory that is used again for every message.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    used: Vec<bool>,
+    nodes: Vec<(u32, u32)>,
+    threads: Vec<ThreadKey>,
+}
+
+/// Place of a sample in time order: the highest time that its thread has reached, and how many
+/// samples the thread had there before.
+type Place = (u64, u64);
+
+/// Where the threads of a run are.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    known: HashMap<ThreadKey, Thread>,
+    /// The last sample of the messages so far, in time order.
+    last: Option<Place>,
+    /// Samples are missing, or threads too many.
+    unknown_order: bool,
+    too_many: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    place: Place,
+    /// The last batch that has a sample of it.
+    batch: u64,
+}
+
+/// Samples, and what they say together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    pub samples: u64,
+    pub empty: u64,
+    pub threads: u64,
+    /// Earliest and latest time.
+    pub span: Option<(u64, u64)>,
+}
+
+impl Sums {
+    pub fn add(&mut self, other: &Sums) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.empty = self.empty.saturating_add(other.empty);
+        self.threads += other.threads;
+        if let Some((low, high)) = other.span {
+            self.cover(low, high);
+        }
+    }
+
+    pub fn cover(&mut self, low: u64, high: u64) {
+        let span = self.span.get_or_insert((low, high));
+        *span = (span.0.min(low), span.1.max(high));
+    }
+}
+
+/// Checks the call tree: each node is of use and stands once.
+pub(super) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Report<'_>) {
+    let Room { used, nodes, threads } = room;
+    used.clear();
+    used.resize(columns.stack_frame_id.len(), false);
+    threads.clear();
+    if columns.samples == 0 {
+        report.say("a raw message without a sample");
+    }
+    for thread in columns.threads() {
+        threads.push(ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id });
+        if thread.status.is_empty() && columns.samples > 0 {
+            report.say(format!("thread {} has no sample in the message", thread.thread_id));
+        }
+        thread.stack.iter().filter(|node| **node != NULL).for_each(|node| used[*node as usize] = true);
+    }
+    columns.stack_parent.iter().filter(|node| **node != NULL).for_each(|node| used[*node as usize] = true);
+    let idle = used.iter().filter(|used| !**used).count();
+    if let Some(first) = used.iter().position(|used| !used) {
+        let more = if idle > 1 { format!(" and {} more", idle - 1) } else { String::new() };
+        report.say(format!("no sample and no other node needs node {first}{more}"));
+    }
+    nodes.clear();
+    nodes.extend(columns.stack_parent.iter().copied().zip(columns.stack_frame_id.iter().copied()));
+    nodes.sort_unstable();
+    if let Some(same) = nodes.windows(2).find(|pair| pair[0] == pair[1]) {
+        let (parent, frame) = same[0];
+        let parent = if parent == NULL { "as roots".to_string() } else { format!("under node {parent}") };
+        report.say(format!("two nodes of frame {frame} stand {parent}"));
+    }
+    threads.sort_unstable();
+    if let Some(same) = threads.windows(2).find(|pair| pair[0] == pair[1]) {
+        let ThreadKey { interpreter_id, thread_id } = same[0];
+        report.say(format!("thread {thread_id} of interpreter {interpreter_id} stands twice in the message"));
+    }
+}
+
+impl Threads {
+    /// Samples are missing: the order of those that follow cannot be known.
+    pub fn lose_order(&mut self) {
+        self.unknown_order = true;
+    }
+
+    /// Whether the sums' number of threads is right.
+    pub fn are_counted(&self) -> bool {
+        !self.too_many
+    }
+
+    /// Takes the samples of a message of the run's `batch`-th batch.
+    pub fn add(&mut self, columns: &RawColumns, batch: u64, report: &mut Report<'_>) -> Sums {
+        let mut sums = Sums { samples: columns.samples, ..Sums::default() };
+        let mut first: Option<(Place, u64)> = None;
+        let mut last: Option<Place> = None;
+        for thread in columns.threads() {
+            let Some(&start) = thread.times_usec.first() else { continue };
+            let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
+            if self.known.len() >= THREADS && !self.known.contains_key(&key) {
+                self.too_many = true;
+                self.unknown_order = true;
+                self.known.clear();
+            }
+            let before = self.known.get(&key).copied();
+            let mut place = before.map_or((start, 0), |thread| after(thread.place, start));
+            if first.is_none_or(|(first, _)| place < first) {
+                first = Some((place, thread.thread_id));
+            }
+            let (mut low, mut high) = (start, start);
+            for &time in &thread.times_usec[1..] {
+                place = after(place, time);
+                low = low.min(time);
+                high = high.max(time);
+            }
+            sums.cover(low, high);
+            sums.empty += thread.stack.iter().filter(|node| **node == NULL).count() as u64;
+            sums.threads += u64::from(before.is_none_or(|thread| thread.batch != batch));
+            last = last.max(Some(place));
+            self.known.insert(key, Thread { place, batch });
+        }
+        if let (Some((place, thread)), Some(before)) = (first, self.last)
+            && place < before
+            && !self.unknown_order
+        {
+            report.say(format!(
+                "out of time order: a sample of thread {thread} at {} comes behind one at {} in an earlier message",
+                place.0, before.0
+            ));
+        }
+        self.last = self.last.max(last);
+        sums
+    }
+}
+
+/// The place of a thread's next sample.
+#[inline]
+fn after((highest, nth): Place, time: u64) -> Place {
+    if time > highest { (time, 0) } else { (highest, nth + 1) }
+}

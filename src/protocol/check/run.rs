@@ -1,0 +1,469 @@
+//! One run of a stream: its numbers, its batches, and what its end says of it.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::check::Report;
+use crate::protocol::check::batch::{Batch, type_of};
+use crate::protocol::check::define::Definitions;
+use crate::protocol::check::raw::{Room, Sums, Threads, check_tree};
+use crate::protocol::check::shape::Shape;
+use crate::protocol::check::tables::Tables;
+use crate::protocol::decode::{Message, RawColumns};
+use crate::protocol::message::{End, ErrorMessage, Heartbeat, IdScope, Loss, LossAmount, Meta};
+use crate::protocol::select::{MessageType, StreamTypes};
+
+/// Holes in the numbers that are kept until a loss message may tell of them.
+const OPEN_GAPS: usize = 1000;
+/// Reasons of loss that are added up.
+const REASONS: usize = 64;
+
+/// Follows one run.
+#[derive(Debug)]
+pub(super) struct Run {
+    run_id: String,
+    next_seq: u64,
+    last_line: u64,
+    gaps: Vec<Gap>,
+    /// A message is missing or was not understood: sums of the run cannot be known.
+    doubtful: bool,
+    /// What the first meta says, and its parsed types, unless they hold names of another version.
+    first: Option<Box<Meta>>,
+    types: Option<StreamTypes>,
+    metas: u64,
+    /// The numbers that the next batch may have: after one that is wrong, two.
+    due: [u64; 2],
+    batch: Option<Batch>,
+    definitions: Definitions,
+    threads: Threads,
+    tables: Tables,
+    sums: Sums,
+    wall_offset: Option<i128>,
+    lost: BTreeMap<String, (LossAmount, u64)>,
+    fatal: bool,
+    torn: bool,
+    heartbeat: Option<Heartbeat>,
+    /// Types that were told of as not asked for.
+    told: Vec<MessageType>,
+}
+
+/// Numbers that are missing before a line.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    first: u64,
+    last: u64,
+    line: u64,
+}
+
+impl Run {
+    pub fn new(run_id: &str) -> Self {
+        Run {
+            run_id: run_id.to_string(),
+            next_seq: 0,
+            last_line: 0,
+            gaps: Vec::new(),
+            doubtful: false,
+            first: None,
+            types: None,
+            metas: 0,
+            due: [0; 2],
+            batch: None,
+            definitions: Definitions::new(),
+            threads: Threads::default(),
+            tables: Tables::default(),
+            sums: Sums::default(),
+            wall_offset: None,
+            lost: BTreeMap::new(),
+            fatal: false,
+            torn: false,
+            heartbeat: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// Line of the run's last message.
+    pub fn last_line(&self) -> u64 {
+        self.last_line
+    }
+
+    /// Whether a message with this number is to be looked at. `unread` lines explain as many missing
+    /// numbers.
+    pub fn takes_seq(&mut self, seq: u64, unread: &mut u64, report: &mut Report<'_>) -> bool {
+        self.last_line = report.line;
+        if seq < self.next_seq {
+            let last = self.next_seq - 1;
+            let gap = self.gaps.iter().position(|gap| (gap.first..=gap.last).contains(&seq));
+            match gap {
+                Some(gap) => {
+                    if self.gaps[gap].first == self.gaps[gap].last {
+                        self.gaps.remove(gap);
+                    }
+                    report.say(format!("message {seq} comes late, behind message {last}"));
+                }
+                None => report.say(format!("message {seq} comes again, behind message {last}")),
+            }
+            return false;
+        }
+        let missing = seq - self.next_seq;
+        if missing > 0 {
+            self.doubt();
+            if missing <= *unread {
+                *unread -= missing;
+            } else {
+                if self.gaps.len() == OPEN_GAPS {
+                    self.tell_gaps(report);
+                }
+                self.gaps.push(Gap { first: self.next_seq, last: seq - 1, line: report.line });
+            }
+        }
+        self.next_seq = seq.saturating_add(1);
+        true
+    }
+
+    fn tell_gaps(&mut self, report: &mut Report<'_>) {
+        for Gap { first, last, line } in self.gaps.drain(..) {
+            let what = if first == last {
+                format!("message {first} is missing before this one")
+            } else {
+                format!("messages {first} to {last} are missing before this one")
+            };
+            report.at(line, what);
+        }
+    }
+
+    /// Something is missing here, or was not understood.
+    fn doubt(&mut self) {
+        self.doubtful = true;
+        self.threads.lose_order();
+        self.tables.doubt();
+        if let Some(batch) = &mut self.batch {
+            batch.doubtful = true;
+        }
+    }
+
+    /// A message of the run that is broken in itself; whether it was the last.
+    pub fn not_understood(&mut self, shape: &Shape, report: &mut Report<'_>) -> bool {
+        self.doubt();
+        match shape.kind.as_deref().and_then(MessageType::of_name) {
+            Some(MessageType::Meta) => {
+                self.close_batch(report);
+                self.metas += 1;
+                let index = shape.batch.unwrap_or(self.due[0]);
+                self.due = [index.saturating_add(1); 2];
+                false
+            }
+            Some(MessageType::End) => {
+                self.close_batch(report);
+                self.tell_gaps(report);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a message; the columns of a raw one are in `columns`.
+    pub fn message(
+        &mut self,
+        message: &Message,
+        columns: &RawColumns,
+        batch: Option<u64>,
+        room: &mut Room,
+        report: &mut Report<'_>,
+    ) {
+        if let Message::Meta(meta) = message {
+            self.meta(meta, report);
+        }
+        if let Some(kind) = type_of(message)
+            && self.types.as_ref().is_some_and(|types| !types.has(kind))
+            && !self.told.contains(&kind)
+        {
+            self.told.push(kind);
+            report.say(format!("a message of the type {}, which stream_types leaves out", kind.name()));
+        }
+        if self.first.is_none() && !self.doubtful {
+            self.doubt();
+            report.say(format!("the run '{}' does not begin with a meta message", self.run_id));
+        }
+        let enters = !matches!(message, Message::Meta(_)) && self.enter(message, batch, report);
+        match message {
+            Message::StrDef(body) if enters => self.definitions.add_strings(body, report),
+            Message::FrameDef(body) if enters => self.definitions.add_frames(body, report),
+            Message::Raw => self.raw(columns, enters, room, report),
+            Message::Agg(body) => {
+                if enters {
+                    self.definitions.use_frames(&body.frame_id, report.line);
+                }
+                let asked = self.types.as_ref().map(|types| {
+                    types.window().map_or(0, |window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX))
+                });
+                if let Some(first) = &self.first {
+                    self.tables.add(body, first.run_start_usec, asked, report);
+                }
+            }
+            Message::Loss(body) => self.loss(body, report),
+            Message::Heartbeat(body) => self.heartbeat(body, report),
+            Message::Error(ErrorMessage { fatal, .. }) => self.fatal |= fatal,
+            Message::End(body) => self.end(body, report),
+            _ => {}
+        }
+    }
+
+    /// Puts a message into the open batch, if it belongs to one; whether the batch is known.
+    fn enter(&mut self, message: &Message, index: Option<u64>, report: &mut Report<'_>) -> bool {
+        let Some(batch) = &mut self.batch else { return false };
+        let Some(index) = index else {
+            batch.between(message);
+            return false;
+        };
+        if !batch.is_numbered(index) && batch.doubtful {
+            // Its meta is among what is missing.
+            self.close_batch(report);
+            return false;
+        }
+        batch.enter(message, index, report);
+        true
+    }
+
+    fn meta(&mut self, meta: &Meta, report: &mut Report<'_>) {
+        self.close_batch(report);
+        let is_due = self.due.contains(&meta.batch) || self.doubtful && meta.batch >= self.due[0];
+        if !is_due {
+            report.say(format!("batch {} where batch {} is due", meta.batch, self.due[0]));
+        }
+        self.batch = Some(Batch::new(meta, if is_due { meta.batch } else { self.due[0] }, report.line));
+        self.due = [self.due[0], meta.batch].map(|index| index.saturating_add(1));
+        if is_due {
+            self.due = [meta.batch.saturating_add(1); 2];
+        }
+        self.metas += 1;
+        match &self.first {
+            Some(first) => tell_changes(first, meta, report),
+            None => self.first_meta(meta, report),
+        }
+        self.definitions.open_batch(meta.id_scope == IdScope::Batch);
+    }
+
+    fn first_meta(&mut self, meta: &Meta, report: &mut Report<'_>) {
+        self.types = match meta.stream_types.as_deref() {
+            None => Some(StreamTypes::default()),
+            Some([]) => {
+                report.say("stream_types is empty instead of left out");
+                None
+            }
+            Some(items) => items.join(",").parse().ok(),
+        };
+        if meta.clock != "monotonic" {
+            report.say(format!("the clock {:?}; it is \"monotonic\"", meta.clock));
+        }
+        self.first = Some(Box::new(meta.clone()));
+    }
+
+    fn raw(&mut self, columns: &RawColumns, enters: bool, room: &mut Room, report: &mut Report<'_>) {
+        check_tree(columns, room, report);
+        if self.fatal {
+            report.say("samples behind a fatal error");
+        }
+        if enters {
+            self.definitions.use_frames(&columns.stack_frame_id, report.line);
+        }
+        let sums = self.threads.add(columns, self.metas, report);
+        if let Some(batch) = &mut self.batch {
+            batch.sums.add(&sums);
+            batch.has_raw = true;
+        }
+    }
+
+    /// Whether messages of this type have to be there, where they have something to say.
+    fn asks_for(&self, message: MessageType) -> bool {
+        self.types.as_ref().is_some_and(|types| types.has(message))
+    }
+
+    fn close_batch(&mut self, report: &mut Report<'_>) {
+        let Some(batch) = self.batch.take() else { return };
+        let is_left_out = |message| self.types.as_ref().is_some_and(|types| !types.has(message));
+        let tell = [MessageType::StrDef, MessageType::FrameDef]
+            .map(|message| !batch.doubtful && !is_left_out(message));
+        self.definitions.close_batch(tell, report);
+        self.tables.close_batch(report);
+        if batch.doubtful {
+            return;
+        }
+        batch.check_messages(report);
+        let start = if batch.has_raw || self.asks_for(MessageType::Raw) {
+            batch.check_sums(self.threads.are_counted(), report);
+            self.sums.add(&batch.sums);
+            batch.sums.span.map_or(batch.meta.start_usec, |(start, _)| start)
+        } else {
+            self.sums.add(&batch.declared());
+            batch.meta.start_usec
+        };
+        if let Some(wall) = batch.meta.wall_usec {
+            let offset = i128::from(wall) - i128::from(start);
+            if *self.wall_offset.get_or_insert(offset) != offset {
+                report.at(batch.line, "wall_usec does not go with start_usec as in the first batch");
+            }
+        }
+    }
+
+    fn loss(&mut self, body: &Loss, report: &mut Report<'_>) {
+        if let (Some(first), Some(last)) = (body.first_seq, body.last_seq) {
+            if first > last {
+                report.say(format!("the first missing message is {first}, the last one {last}"));
+            }
+            self.gaps.retain(|gap| first > gap.first || gap.last > last);
+        }
+        self.torn |= body.reason == "truncated";
+        if self.lost.len() < REASONS || self.lost.contains_key(&body.reason) {
+            let (sum, times) = self.lost.entry(body.reason.clone()).or_default();
+            add_amount(sum, &body.amount);
+            *times += 1;
+        }
+    }
+
+    fn heartbeat(&mut self, body: &Heartbeat, report: &mut Report<'_>) {
+        if let Some(before) = &self.heartbeat {
+            let counts = [
+                ("samples", before.samples, body.samples),
+                ("batches", before.batches, body.batches),
+                ("dropped_messages", before.dropped_messages, body.dropped_messages),
+                ("ts_usec", before.ts_usec.unwrap_or(0), body.ts_usec.unwrap_or(u64::MAX)),
+            ];
+            for (key, before, now) in counts {
+                if now < before {
+                    report.say(format!("{key} goes back from {before} to {now}"));
+                }
+            }
+        }
+        if !self.doubtful && body.batches > self.metas {
+            report.say(format!("{} batches where {} were sent", body.batches, self.metas));
+        }
+        self.heartbeat = Some(body.clone());
+    }
+
+    fn end(&mut self, end: &End, report: &mut Report<'_>) {
+        self.close_batch(report);
+        self.tell_gaps(report);
+        let mut equal = |what: &str, says: u64, is: u64| {
+            if says != is {
+                report.say(format!("{what} is {says}, but has to be {is}"));
+            }
+        };
+        equal("messages", end.messages, self.next_seq);
+        let known = !self.doubtful && self.first.is_some();
+        if known {
+            equal("batches", end.batches, self.metas);
+            equal("samples", end.samples, self.sums.samples);
+            let span = self.sums.span.map_or(0, |(low, high)| high - low);
+            equal("duration_usec", end.duration_usec, span);
+        }
+        let samples = if known { self.sums.samples } else { end.samples };
+        let adds_up = u128::from(end.samples_total) + u128::from(end.samples_empty) == u128::from(samples);
+        if !adds_up {
+            report.say(format!("samples_total and samples_empty do not add up to {samples}"));
+        } else if known {
+            self.end_of_tables(end, report);
+            if end.samples_empty < self.sums.empty {
+                let (says, is) = (end.samples_empty, self.sums.empty);
+                report.say(format!("samples_empty is {says}, but {is} samples have an empty stack"));
+            }
+        }
+        if end.lost.as_ref().is_some_and(BTreeMap::is_empty) {
+            report.say("lost is empty instead of left out");
+        } else if known && self.asks_for(MessageType::Loss) && self.lost.len() < REASONS {
+            self.end_of_losses(end, report);
+        }
+        if end.complete && (self.fatal || self.torn) {
+            let cause = if self.fatal { "a fatal error" } else { "a torn input" };
+            report.say(format!("complete is true after {cause}"));
+        }
+    }
+
+    fn end_of_tables(&self, end: &End, report: &mut Report<'_>) {
+        let Some((total, empty)) = self.tables.sums().filter(|_| self.asks_for(MessageType::Agg)) else {
+            return;
+        };
+        if (total, empty) != (u128::from(end.samples_total), u128::from(end.samples_empty)) {
+            report.say(format!(
+                "the agg tables count {total} samples with a frame and {empty} without, not {} and {}",
+                end.samples_total, end.samples_empty
+            ));
+        }
+        if let (Some(whole), Some((low, high))) = (self.tables.whole(), self.sums.span)
+            && (whole.start_usec, whole.duration_usec) != (i128::from(low), high - low)
+        {
+            let span = high - low;
+            report.at(whole.line, format!("the final table has to start at {low} and last {span} us"));
+        }
+    }
+
+    fn end_of_losses(&self, end: &End, report: &mut Report<'_>) {
+        let none = BTreeMap::new();
+        let lost = end.lost.as_ref().unwrap_or(&none);
+        for reason in lost.keys().filter(|reason| !self.lost.contains_key(*reason)) {
+            report.say(format!("lost tells of {reason:?}, but no loss message does"));
+        }
+        for (reason, (sum, times)) in &self.lost {
+            match lost.get(reason) {
+                None => report.say(format!("lost does not tell of {reason:?}, but a loss message does")),
+                Some(says) if !is_sum(says, sum, *times) => {
+                    report.say(format!("lost is not the sum of the loss messages of {reason:?}"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The stream is over, and the run has no end.
+    pub fn cut_off(mut self, report: &mut Report<'_>) {
+        report.line = self.last_line;
+        if let Some(batch) = &mut self.batch
+            && batch.is_incomplete()
+        {
+            batch.check_messages(report);
+            batch.doubtful = true;
+        }
+        self.close_batch(report);
+        self.tell_gaps(report);
+        if self.types.as_ref().is_none_or(|types| types.has(MessageType::End)) {
+            report.say(format!("the run '{}' has no end", self.run_id));
+        }
+    }
+}
+
+/// Tells which facts of the run another batch says otherwise.
+fn tell_changes(first: &Meta, meta: &Meta, report: &mut Report<'_>) {
+    let facts = [
+        ("run_start_usec", first.run_start_usec == meta.run_start_usec),
+        ("sample_interval_usec", first.sample_interval_usec == meta.sample_interval_usec),
+        ("mode", first.mode == meta.mode),
+        ("capture", first.capture == meta.capture),
+        ("python", first.python == meta.python),
+        ("id_scope", first.id_scope == meta.id_scope),
+        ("stream_types", first.stream_types == meta.stream_types),
+        ("clock", first.clock == meta.clock),
+        ("labels", first.labels == meta.labels),
+    ];
+    for (fact, _) in facts.into_iter().filter(|(_, same)| !same) {
+        report.say(format!("{fact} is not what the run's first meta says"));
+    }
+}
+
+fn add_amount(sum: &mut LossAmount, more: &LossAmount) {
+    fn add(sum: &mut Option<u64>, more: Option<u64>) {
+        *sum = sum.map_or(more, |sum| Some(sum.saturating_add(more.unwrap_or(0))));
+    }
+    add(&mut sum.lost_samples, more.lost_samples);
+    add(&mut sum.lost_messages, more.lost_messages);
+    add(&mut sum.lost_bytes, more.lost_bytes);
+    add(&mut sum.samples, more.samples);
+    sum.lost_percent =
+        sum.lost_percent.map_or(more.lost_percent, |sum| Some(sum + more.lost_percent.unwrap_or(0.0)));
+}
+
+/// Whether `says` is `sum`; floats that were added up may differ in their last bits.
+fn is_sum(says: &LossAmount, sum: &LossAmount, times: u64) -> bool {
+    let percent = match (says.lost_percent, sum.lost_percent) {
+        (Some(says), Some(sum)) if times > 1 => (says - sum).abs() <= 1e-9 * sum.abs().max(1.0),
+        (says, sum) => says == sum,
+    };
+    percent && LossAmount { lost_percent: None, ..*says } == LossAmount { lost_percent: None, ..*sum }
+}
