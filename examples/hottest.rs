@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::error::Error;
 
 use tachyon_jsonl::format::Profile;
+use tachyon_jsonl::model::Cut;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("usage: hottest PROFILE")?;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         replay.load(64 * 1024)?;
         let before = replay.complete_before();
         let lanes = replay.lanes();
-        if lanes.cut(64 * 1024, before, false) == 0 {
+        if lanes.cut(64 * 1024, before, Cut::Up) == 0 {
             break;
         }
         // Stacks come outermost frame first, once for all samples in a row that have them.
@@ -31,10 +32,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = |string| contents.tables.strings.get(string).map(String::from_utf8_lossy).unwrap_or_default();
     let mut by_function: HashMap<String, u64> = HashMap::new();
     for (frame, samples) in by_frame {
-        let function = frame.map_or("(no frames)".into(), |frame| name(contents.tables.frames[frame as usize].function));
+        let function =
+            frame.map_or("(no frames)".into(), |frame| name(contents.tables.frames[frame as usize].function));
         *by_function.entry(function.into_owned()).or_default() += samples;
     }
-    let mut rows: Vec<(u64, String)> = by_function.into_iter().map(|(function, samples)| (samples, function)).collect();
+    let mut rows: Vec<(u64, String)> =
+        by_function.into_iter().map(|(function, samples)| (samples, function)).collect();
     rows.sort_unstable_by(|a, b| b.cmp(a));
     for (samples, function) in rows.iter().take(10) {
         println!("{samples:>10} {function}");

@@ -17,6 +17,9 @@ pub const LINE_MAX: usize = 16 * 1024 * 1024;
 /// write in practice, and small beside the memory of a machine that reads a hostile stream.
 pub const LINE_READ: usize = 64 * 1024 * 1024;
 
+/// Bytes from a profile's string table to its end.
+pub const TABLE_BYTES: usize = 1 << 30;
+
 /// Samples that a profile's records may be out of time order before a record counts as late
 /// and is set aside.
 pub const REORDER_SAMPLES: usize = 256 * 1024;

@@ -63,7 +63,10 @@ fn files_that_cannot_be_read_or_written_are_named() {
 #[test]
 fn a_full_disk_is_an_error_with_its_cause() {
     let stream = stream_of(Path::new(&small()), &[]);
-    for (args, stdin) in [(vec!["from-bin", &small(), "-o", "/dev/full"], &b""[..]), (vec!["to-bin", "-o", "/dev/full"], &stream)] {
+    for (args, stdin) in [
+        (vec!["from-bin", &small(), "-o", "/dev/full"], &b""[..]),
+        (vec!["to-bin", "-o", "/dev/full"], &stream),
+    ] {
         let ran = run(&args, stdin);
         assert_eq!(ran.code, 1, "{args:?}");
         assert!(ran.stderr.contains("/dev/full: No space left"), "{}", ran.stderr);
@@ -83,7 +86,10 @@ fn an_output_appears_when_it_is_whole_and_never_over_its_input() {
     assert_eq!(std::fs::read(path("a.bin")).expect("readable"), before);
 
     std::fs::write(path("out"), "what was there").expect("written");
-    let ran = run(&["from-bin", data("malformed/body_random.bin").to_str().expect("UTF-8"), "-o", &path("out")], b"");
+    let ran = run(
+        &["from-bin", data("malformed/body_random.bin").to_str().expect("UTF-8"), "-o", &path("out")],
+        b"",
+    );
     assert_eq!(ran.code, 1);
     assert_eq!(std::fs::read_to_string(path("out")).expect("readable"), "what was there");
 
@@ -103,9 +109,17 @@ fn an_output_appears_when_it_is_whole_and_never_over_its_input() {
 
 #[test]
 fn i02_a_reader_that_goes_away_is_no_error() {
-    for args in [vec!["from-bin".to_string(), data("cpython/idle_10k_none.bin").display().to_string()], vec!["--help".to_string()], vec!["schema".to_string()]] {
-        let mut child =
-            Command::new(PROGRAM).args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    for args in [
+        vec!["from-bin".to_string(), data("cpython/idle_10k_none.bin").display().to_string()],
+        vec!["--help".to_string()],
+        vec!["schema".to_string()],
+    ] {
+        let mut child = Command::new(PROGRAM)
+            .args(&args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
         drop(child.stdout.take());
         let output = child.wait_with_output().expect("it ends");
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{args:?}");

@@ -8,7 +8,10 @@ const RULES: [(&str, &[&str]); 7] = [
     ("error", &["model", "error"]),
     ("limits", &["model", "limits"]),
     ("format", &["format", "model", "error", "limits", "zstd", "xxhash_rust", "rustc_hash", "tempfile"]),
-    ("protocol", &["protocol", "model", "error", "limits", "serde", "serde_json", "simd_json", "base64", "rustc_hash"]),
+    (
+        "protocol",
+        &["protocol", "model", "error", "limits", "serde", "serde_json", "simd_json", "base64", "rustc_hash"],
+    ),
     ("stream", &["stream", "error", "limits", "zstd", "flate2", "memchr", "tempfile", "same_file"]),
     ("convert", &["convert", "format", "protocol", "model", "error", "limits", "base64", "rustc_hash"]),
 ];
@@ -26,7 +29,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Every crate or layer that a source names in a path.
 fn named(text: &str) -> Vec<String> {
-    let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let code =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let code = code.split("#[cfg(test)]").next().expect("a first part");
     let mut names = Vec::new();
     for (at, _) in code.match_indices("crate::") {
@@ -58,7 +62,8 @@ fn each_layer_names_only_what_it_may() {
         for path in found {
             let text = std::fs::read_to_string(&path).expect("readable");
             // What an enum or a local module brings into scope is of the layer itself.
-            let locals = |name: &str| text.contains(&format!("enum {name}")) || text.contains(&format!("mod {name}"));
+            let locals =
+                |name: &str| text.contains(&format!("enum {name}")) || text.contains(&format!("mod {name}"));
             for name in named(&text) {
                 assert!(allowed.contains(&name.as_str()) || locals(&name), "{} names {name}", path.display());
             }

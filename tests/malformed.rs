@@ -11,7 +11,8 @@ use common::{answer, data, name, profiles, run};
 const CHUNKED: &str = "v2_";
 
 /// Where CPython is lenient in a way that shows nonsense, and we say what is wrong.
-const NONSENSE: [&str; 5] = ["footer_size_plus_1", "footer_size_zero", "extra_twice", "stats_no_room", "stats_twice"];
+const NONSENSE: [&str; 5] =
+    ["footer_size_plus_1", "footer_size_zero", "extra_twice", "stats_no_room", "stats_twice"];
 
 #[test]
 fn every_broken_file_is_read_as_cpython_reads_it_or_refused_with_a_place() {
@@ -30,7 +31,10 @@ fn every_broken_file_is_read_as_cpython_reads_it_or_refused_with_a_place() {
         }
         // Old layouts, odd statistics blocks and what zstd allows are read by us and not by CPython.
         if ran.code == 0 {
-            assert!(name.starts_with("v1_alpha") || name.starts_with("stats_") || name == "extra_twice", "{name} is accepted");
+            assert!(
+                name.starts_with("v1_alpha") || name.starts_with("stats_") || name == "extra_twice",
+                "{name} is accepted"
+            );
             continue;
         }
         let errors: Vec<&str> = ran.stderr.lines().filter(|line| !line.starts_with("hint: ")).collect();
@@ -68,7 +72,12 @@ fn what_is_said_about_broken_files() {
 
 #[test]
 fn strict_refuses_what_is_overlooked_otherwise() {
-    for file in ["malformed/comp_2.bin", "malformed/stats_version_2.bin", "malformed/encoding_255.bin", "cases/count_low.bin"] {
+    for file in [
+        "malformed/comp_2.bin",
+        "malformed/stats_version_2.bin",
+        "malformed/encoding_255.bin",
+        "cases/count_low.bin",
+    ] {
         let ran = run(&["from-bin", "--strict", data(file).to_str().expect("UTF-8")], b"");
         assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{file}: {}", ran.stderr);
     }
@@ -77,9 +86,15 @@ fn strict_refuses_what_is_overlooked_otherwise() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bomb_or_a_giant_count_takes_little_memory() {
-    for file in ["malformed/zstd_bomb_1100mb.bin", "malformed/zstd_bomb_1100mb_sized.bin", "malformed/count_both_u32max.bin", "cases/strings_huge.bin"] {
+    for file in [
+        "malformed/zstd_bomb_1100mb.bin",
+        "malformed/zstd_bomb_1100mb_sized.bin",
+        "malformed/count_both_u32max.bin",
+        "cases/strings_huge.bin",
+    ] {
         // 200 MB of address space, most of it the program itself and its libraries.
-        let command = format!("ulimit -v 200000; exec {} from-bin -q {}", common::PROGRAM, data(file).display());
+        let command =
+            format!("ulimit -v 200000; exec {} from-bin -q {}", common::PROGRAM, data(file).display());
         let output = std::process::Command::new("sh").args(["-c", &command]).output().expect("a shell");
         assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{file}: {output:?}");
         assert!(!String::from_utf8_lossy(&output.stderr).contains("memory allocation"), "{file}");

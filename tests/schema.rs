@@ -55,10 +55,20 @@ fn every_line_that_the_program_writes_validates() {
         if name(&path) == "zstd_bomb_50m_samples" {
             continue;
         }
-        let options = ["--flush", "samples:2000", "--stream-types", "raw,agg:1s,heartbeat:500ms,loss", "--label", "a=b", "--wall-start", "1790000000"];
+        let options = [
+            "--flush",
+            "samples:2000",
+            "--stream-types",
+            "raw,agg:1s,heartbeat:500ms,loss",
+            "--label",
+            "a=b",
+            "--wall-start",
+            "1790000000",
+        ];
         let ran = run(&[&["from-bin", "-q", path.to_str().expect("UTF-8")], &options[..]].concat(), b"");
         lines += validator.validate(&ran.stdout, &name(&path));
-        lines += validator.validate(&run(&["from-bin", "-q", path.to_str().expect("UTF-8")], b"").stdout, &name(&path));
+        lines += validator
+            .validate(&run(&["from-bin", "-q", path.to_str().expect("UTF-8")], b"").stdout, &name(&path));
     }
     assert!(lines > 1000, "{lines}");
 }
@@ -88,7 +98,8 @@ fn the_examples_validate_decode_and_stand_in_the_readme() {
     validator.validate(text.as_bytes(), "examples.jsonl");
     let mut columns = tachyon_jsonl::protocol::RawColumns::default();
     for line in text.lines() {
-        tachyon_jsonl::protocol::decode(&mut line.as_bytes().to_vec(), &mut columns).unwrap_or_else(|error| panic!("{error}: {line}"));
+        tachyon_jsonl::protocol::decode(&mut line.as_bytes().to_vec(), &mut columns)
+            .unwrap_or_else(|error| panic!("{error}: {line}"));
     }
     let mut quoted = 0;
     let mut inside = false;

@@ -25,13 +25,19 @@ fn oddities_that_lose_nothing_are_overlooked_and_told() {
     let (bytes, stream) = recording();
     let text = String::from_utf8(stream).expect("UTF-8");
     let foreign = text.replacen('\n', "\nJSONL profile written to /dev/stdout\n", 1);
-    for (odd, told) in [
-        (format!("\u{feff}{text}"), "byte order mark"),
-        (text.replace('\n', "\r\n"), "carriage return"),
-        (text.replace('\n', "\n\n"), "blank"),
-        (foreign, "no messages were passed over (line 2"),
-        (text.replacen('\n', "\n{\"type\":\"future\",\"v\":2,\"run_id\":\"r\",\"seq\":1}\n", 1).replacen("\"seq\":1,", "\"seq\":1,", 1), "unknown types"),
-    ] {
+    for (odd, told) in
+        [
+            (format!("\u{feff}{text}"), "byte order mark"),
+            (text.replace('\n', "\r\n"), "carriage return"),
+            (text.replace('\n', "\n\n"), "blank"),
+            (foreign, "no messages were passed over (line 2"),
+            (
+                text.replacen('\n', "\n{\"type\":\"future\",\"v\":2,\"run_id\":\"r\",\"seq\":1}\n", 1)
+                    .replacen("\"seq\":1,", "\"seq\":1,", 1),
+                "unknown types",
+            ),
+        ]
+    {
         let ran = to_bin(odd.as_bytes(), &[]);
         if told == "unknown types" {
             // Its number is taken twice, so the message that had it is lost.
@@ -56,7 +62,13 @@ fn keys_in_another_order_and_blanks_are_read_by_the_general_parser() {
     for line in lines(&stream) {
         let value: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&line).expect("JSON");
         // serde_json sorts the keys, so "batch" comes first.
-        odd.extend(serde_json::to_vec(&value).expect("JSON").strip_prefix(b"{").map(|rest| [b"{ ", rest].concat()).expect("an object"));
+        odd.extend(
+            serde_json::to_vec(&value)
+                .expect("JSON")
+                .strip_prefix(b"{")
+                .map(|rest| [b"{ ", rest].concat())
+                .expect("an object"),
+        );
         odd.push(b'\n');
     }
     assert!(odd.starts_with(b"{ \"batch\""));
@@ -73,7 +85,8 @@ fn packed_streams_are_unpacked() {
         .spawn()
         .expect("gzip");
     let mut input = gzip.stdin.take().expect("a pipe");
-    let feeder = std::thread::spawn(move || std::io::Write::write_all(&mut input, &stream).expect("gzip reads"));
+    let feeder =
+        std::thread::spawn(move || std::io::Write::write_all(&mut input, &stream).expect("gzip reads"));
     let packed = gzip.wait_with_output().expect("gzip ends").stdout;
     feeder.join().expect("the feeder ends");
     assert!(profile_of(&packed, PLAIN) == bytes);
@@ -94,7 +107,8 @@ fn a_stream_cut_anywhere_gives_what_was_whole() {
         assert_eq!(ran.code, 3, "{}", ran.stderr);
         let whole = run(&["from-bin", "--stream-types", "end"], &ran.stdout);
         assert_eq!(whole.code, 0, "{}", whole.stderr);
-        let end: serde_json::Value = serde_json::from_slice(lines(&whole.stdout).last().expect("an end")).expect("JSON");
+        let end: serde_json::Value =
+            serde_json::from_slice(lines(&whole.stdout).last().expect("an end")).expect("JSON");
         let samples = end["samples"].as_u64().expect("a count");
         assert!(samples >= last);
         last = samples;
@@ -106,7 +120,12 @@ fn a_stream_cut_anywhere_gives_what_was_whole() {
 fn lost_messages_are_told_and_the_rest_is_kept() {
     let (_, stream) = recording();
     let all = lines(&stream);
-    for (what, told) in [("raw", "missing"), ("meta", "whose meta is missing"), ("frame_def", "frames are not defined"), ("end", "no end message")] {
+    for (what, told) in [
+        ("raw", "missing"),
+        ("meta", "whose meta is missing"),
+        ("frame_def", "frames are not defined"),
+        ("end", "no end message"),
+    ] {
         let prefix = format!("{{\"type\":\"{what}\"");
         let at = all.iter().rposition(|line| line.starts_with(prefix.as_bytes())).expect("there is one");
         let mut kept = all.clone();
@@ -123,7 +142,13 @@ fn lost_messages_are_told_and_the_rest_is_kept() {
 fn a_reader_may_join_at_any_meta() {
     let (_, stream) = recording();
     let all = lines(&stream);
-    let second = all.iter().enumerate().filter(|(_, line)| line.starts_with(b"{\"type\":\"meta\"")).nth(1).expect("a second batch").0;
+    let second = all
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.starts_with(b"{\"type\":\"meta\""))
+        .nth(1)
+        .expect("a second batch")
+        .0;
     let ran = to_bin(&all[second..].concat(), &[]);
     assert_eq!(ran.code, 3);
     assert!(ran.stderr.contains("messages are missing before message"), "{}", ran.stderr);
@@ -149,7 +174,11 @@ fn several_runs_want_a_choice() {
     for mixed in [joined, interleaved] {
         let refused = to_bin(&mixed, &[]);
         assert_eq!((refused.code, refused.stdout.len()), (1, 0));
-        assert!(refused.stderr.contains("'r' and 'other'") && refused.stderr.contains("--run-id"), "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains("'r' and 'other'") && refused.stderr.contains("--run-id"),
+            "{}",
+            refused.stderr
+        );
         assert!(to_bin(&mixed, &["--run-id", "r"]).stdout == first);
         assert!(to_bin(&mixed, &["--run-id", "other"]).stdout == second);
         assert_eq!(to_bin(&mixed, &["--run-id", "neither"]).code, 1);
@@ -183,10 +212,18 @@ fn an_unknown_version_is_refused_by_name() {
 #[test]
 fn n05_a_duplicate_key_is_damage() {
     let (_, stream) = recording();
-    let text = String::from_utf8(stream).expect("UTF-8").replacen("\"start_usec\"", "\"samples\":1,\"start_usec\"", 1);
+    let text = String::from_utf8(stream).expect("UTF-8").replacen(
+        "\"start_usec\"",
+        "\"samples\":1,\"start_usec\"",
+        1,
+    );
     let ran = to_bin(text.as_bytes(), &["--strict"]);
     assert_eq!(ran.code, 1);
-    assert!(ran.stderr.contains("duplicate field `samples`") && ran.stderr.contains("(line 1)"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("duplicate field `samples`") && ran.stderr.contains("(line 1)"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -201,7 +238,8 @@ fn s10_an_undefined_frame_keeps_its_sample_and_a_redefinition_is_told() {
 
     let str_def = lines(stream.as_bytes()).remove(1);
     let changed = String::from_utf8(str_def).expect("UTF-8").replacen("main.py", "other.py", 1);
-    let redefined = stream.replacen("{\"type\":\"frame_def\"", &format!("{changed}{{\"type\":\"frame_def\""), 1);
+    let redefined =
+        stream.replacen("{\"type\":\"frame_def\"", &format!("{changed}{{\"type\":\"frame_def\""), 1);
     let renumbered: String = redefined
         .lines()
         .enumerate()

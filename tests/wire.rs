@@ -27,7 +27,16 @@ fn windows_heartbeats_and_batches() {
 
 #[test]
 fn what_the_user_adds() {
-    let options = ["--label", "host=web1", "--label", "commit=3f2a", "--wall-start", "2026-09-21T14:13:20.5Z", "--stream-types", "meta,heartbeat:1s"];
+    let options = [
+        "--label",
+        "host=web1",
+        "--label",
+        "commit=3f2a",
+        "--wall-start",
+        "2026-09-21T14:13:20.5Z",
+        "--stream-types",
+        "meta,heartbeat:1s",
+    ];
     pin!("labels", stream_of(&data("cpython/tiny_script_none.bin"), &options));
 }
 
@@ -65,7 +74,10 @@ fn damage_stands_in_the_stream() {
 
 #[test]
 fn lines_are_split_at_the_limit() {
-    pin!("split", stream_of(&data("cpython/wall_all_100hz_none.bin"), &["--max-line", "8k", "--flush", "samples:1000"]));
+    pin!(
+        "split",
+        stream_of(&data("cpython/wall_all_100hz_none.bin"), &["--max-line", "8k", "--flush", "samples:1000"])
+    );
 }
 
 #[test]

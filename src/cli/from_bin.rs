@@ -1,5 +1,6 @@
 //! `from-bin`: profiles into a stream.
 
+use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 
 use base64::Engine;
@@ -26,7 +27,8 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     let target = Target::of_argument(args.output.as_deref());
     target.check_apart_from(&inputs)?;
     let output = target.open().map_err(|error| error.within(&target.name()))?;
-    let mut conversion = Conversion { args, messages, output, target, runs: 0, status: Status::Done };
+    let mut conversion =
+        Conversion { args, messages, output, target, runs: 0, ids: HashMap::new(), status: Status::Done };
     let mut failure: Option<Error> = None;
     for input in &inputs {
         if let Err(error) = conversion.input(input) {
@@ -71,6 +73,8 @@ struct Conversion<'a> {
     output: Output,
     target: Target,
     runs: u64,
+    /// The ids made of contents, and how often.
+    ids: HashMap<String, u64>,
     status: Status,
 }
 
@@ -116,7 +120,12 @@ impl Conversion<'_> {
             self.messages.warning(name, "the profile holds no samples");
         }
         let run_id = match self.args.run_id.as_str() {
-            "auto" => URL_SAFE_NO_PAD.encode(profile.content_hash().map_err(named)?.to_be_bytes()),
+            "auto" => {
+                let id = URL_SAFE_NO_PAD.encode(profile.content_hash().map_err(named)?.to_be_bytes());
+                // The same profile again is another run.
+                let times = self.ids.entry(id.clone()).and_modify(|times| *times += 1).or_insert(1);
+                if *times == 1 { id } else { format!("{id}-{times}") }
+            }
             _ => random_id()?,
         };
         let options = options(self.args, &run_id)?;

@@ -76,7 +76,7 @@ impl Job<'_> {
         let mut losses: Vec<Error> = broken.into_iter().chain(losses).collect();
         let oddities: Vec<String> = tolerated.notes().into_iter().chain(more).collect();
         if self.args.strict {
-            let oddity = oddities.first().map(|oddity| Error::stream(oddity));
+            let oddity = oddities.first().map(Error::stream);
             if let Some(fault) = losses.into_iter().next().or(oddity) {
                 return Err(named(fault));
             }

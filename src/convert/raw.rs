@@ -54,7 +54,9 @@ impl RawBuilder {
 
     fn thread(&mut self, slice: &Slice<'_>) {
         self.path.clear();
-        for &frame in slice.stack() {
+        // Of the stack that the thread comes with, only what the first run keeps is needed.
+        let kept = slice.runs().next().map_or(0, |run| run.keep);
+        for &frame in &slice.stack()[..kept] {
             self.push(frame);
         }
         for run in slice.runs() {
@@ -63,10 +65,7 @@ impl RawBuilder {
                 self.push(frame);
             }
             let node = self.path.last().copied().unwrap_or(ROOT);
-            match self.stacks.last_mut() {
-                _ if run.samples == 0 => {}
-                _ => self.stacks.push((node, run.samples)),
-            }
+            self.stacks.push((node, run.samples));
         }
     }
 

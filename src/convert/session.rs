@@ -38,7 +38,7 @@ struct OpenBatch {
 /// What the reader has to do with a message.
 pub(crate) enum Step {
     Ignore,
-    Opened(Meta),
+    Opened(Box<Meta>),
     Samples,
 }
 
@@ -106,7 +106,7 @@ impl Session {
                 if meta.id_scope == IdScope::Batch {
                     self.definitions.forget();
                 }
-                self.promised += meta.samples;
+                self.promised = self.promised.saturating_add(meta.samples);
                 self.batch = Some(OpenBatch {
                     index: meta.batch,
                     line,
@@ -114,7 +114,7 @@ impl Session {
                     samples_left: meta.samples,
                     has_raw: false,
                 });
-                return Ok(Step::Opened((**meta).clone()));
+                return Ok(Step::Opened(meta.clone()));
             }
             Message::StrDef(body) => {
                 if self.belongs(line, body.batch) {

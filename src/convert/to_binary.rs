@@ -134,7 +134,7 @@ impl<W: Write + Seek> ToBinary<W> {
         }
         match self.session.message(number, &decoded, &self.columns)? {
             Step::Ignore => Ok(()),
-            Step::Opened(meta) => self.open(number, meta),
+            Step::Opened(meta) => self.open(number, *meta),
             Step::Samples => self.samples(number),
         }
     }

@@ -10,7 +10,7 @@ use crate::convert::raw::RawBuilder;
 use crate::error::{Error, Position, Result};
 use crate::format::{Contents, Fault, FaultCode, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{Lanes, Slice};
+use crate::model::{Cut, Lanes, Slice};
 use crate::protocol::message::{
     self, Agg, End, ErrorMessage, Heartbeat, IdScope, Loss, LossAmount, LossReason, Meta,
 };
@@ -187,11 +187,13 @@ impl<'a, W: Write> Stream<'a, W> {
         let before = ends.into_iter().flatten().min();
         let room =
             self.options.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
-        let wanted = self.wanted().min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
+        let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
+        // A batch closes behind the instant that fills it, a message before the one that passes its line.
+        let (wanted, cut) = if room <= self.wanted() { (room, Cut::Up) } else { (self.wanted(), Cut::Down) };
         let taken = if self.has(MessageType::Raw) {
-            self.add_raw(lanes, wanted, before)
+            self.add_raw(lanes, wanted, before, cut)
         } else {
-            lanes.cut(wanted, before, false)
+            lanes.cut(wanted, before, cut)
         };
         for slice in lanes.slices() {
             self.note(&slice);
@@ -245,17 +247,16 @@ impl<'a, W: Write> Stream<'a, W> {
     }
 
     /// Adds one raw message with about `wanted` samples, fewer where they don't fit into a line.
-    fn add_raw(&mut self, lanes: &mut Lanes, mut wanted: usize, before: Option<u64>) -> usize {
+    fn add_raw(&mut self, lanes: &mut Lanes, mut wanted: usize, before: Option<u64>, mut cut: Cut) -> usize {
         let limit = self.options.max_line - self.encoder.envelope_len(MessageType::Raw);
         let start = self.batch.raw.len();
-        let mut split = false;
         loop {
-            let taken = lanes.cut(wanted, before, split);
+            let taken = lanes.cut(wanted, before, cut);
             self.raw.write(self.batch.index, lanes.slices(), &mut self.batch.raw);
             let length = self.batch.raw.len() - start;
             if length <= limit || taken == 1 {
                 // Aim a little below the limit, so that most messages fit at once.
-                if taken >= wanted || length > limit / 2 {
+                if length > limit / 2 || 2 * taken >= self.raw_samples {
                     self.raw_samples = (taken * limit / length * 31 / 32).max(1);
                 }
                 for frame in &self.raw.tree.frame {
@@ -265,8 +266,8 @@ impl<'a, W: Write> Stream<'a, W> {
                 return taken;
             }
             self.batch.raw.truncate(start);
-            // Where one instant doesn't fit, it is cut between two threads.
-            split |= taken > wanted;
+            // An instant that doesn't fit although it is alone is cut between two threads.
+            cut = if cut != Cut::Up && taken > wanted { Cut::Within } else { Cut::Down };
             wanted = (taken.min(wanted) * limit / length * 15 / 16).max(1);
         }
     }

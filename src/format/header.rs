@@ -132,9 +132,7 @@ impl Header {
                 .at(at(28)));
             }
             (Some(fault), Some(_)) => {
-                return Err(Error::profile(format!("{fault}, and the alphas' layout fits no better"))
-                    .at(at(40))
-                    .hint("the file is truncated or its header is damaged"));
+                return Err(Error::profile(fault).at(at(40)));
             }
         };
         if header.layout == Layout::Wide {
@@ -187,7 +185,9 @@ impl Header {
         } else if frames < strings {
             Some(format!("frame table offset {frames} lies before the string table at {strings}"))
         } else if frames > end {
-            Some(format!("table offsets {strings} and {frames} pass the footer at {end}"))
+            Some(format!(
+                "truncated or damaged: the tables should start at {strings} and {frames}, but the file has {size} bytes"
+            ))
         } else {
             None
         }

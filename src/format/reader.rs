@@ -4,13 +4,13 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{Error, Position, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
 use crate::format::record::{Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan};
 use crate::format::{identify, stats, tables};
-use crate::limits::ZSTD_WINDOW_LOG;
+use crate::limits::{TABLE_BYTES, ZSTD_WINDOW_LOG};
 use crate::model::{Statistics, Tables};
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -116,9 +116,10 @@ impl<R: Read + Seek> Profile<R> {
         read_up_to(&mut source, base + footer_at, &mut end)?;
         let footer = Footer::read(&end, order);
 
-        let mut bytes = vec![0; to_usize(footer_at - header.strings_at)?];
+        // As CPython reads them, the tables may run into the footer.
+        let mut bytes = vec![0; table_len(size - header.strings_at)?];
         read_up_to(&mut source, base + header.strings_at, &mut bytes)?;
-        let frames_at = to_usize(header.frames_at - header.strings_at)?;
+        let frames_at = table_len(header.frames_at - header.strings_at)?;
         let read = tables::read(&bytes, frames_at, &footer, base + header.strings_at)?;
         let mut warnings = Vec::new();
         if read.strings_end > base + header.frames_at {
@@ -129,8 +130,20 @@ impl<R: Read + Seek> Profile<R> {
             ));
         }
         let footer_place = base + footer_at;
+        let tables_end = read.strings_end.max(read.frames_end);
+        if tables_end > footer_place {
+            let over = tables_end - footer_place;
+            warnings.push(format!(
+                "the tables pass the start of the footer by {over} bytes (at byte {footer_place})"
+            ));
+        }
         let free = footer_place - read.frames_end.min(footer_place);
-        let statistics = match stats::read(&bytes[frames_at..], free, order, footer_place)? {
+        let statistics = match stats::read(
+            &bytes[frames_at..bytes.len() - FOOTER_LEN as usize],
+            free,
+            order,
+            footer_place,
+        )? {
             stats::Found::Nothing => None,
             stats::Found::Statistics(statistics) => Some(statistics),
             stats::Found::PassedOver(why) => {
@@ -298,7 +311,7 @@ fn records<'a>(source: &'a mut (impl Read + Seek), base: u64, header: &Header) -
     })
 }
 
-/// The profiles that stand one behind the other in a source of `size` bytes, as (place, size): one,
+/// The version-1 profiles that stand one behind the other in a source of `size` bytes, as (place, size): one,
 /// unless files were joined. Each footer's size leads to the start of its profile.
 ///
 /// # Errors
@@ -316,9 +329,9 @@ pub fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u64, u64
             Some((start, order))
         });
         let Some((start, order)) = start else { break };
-        let mut magic = [0; 4];
-        read_up_to(source, start, &mut magic)?;
-        if ByteOrder::of_magic(&magic) != Some(order) {
+        let mut head = [0; 8];
+        read_up_to(source, start, &mut head)?;
+        if ByteOrder::of_magic(&head) != Some(order) || order.u32(&head, 4) != 1 {
             break;
         }
         parts.push((start, end - start));
@@ -331,8 +344,14 @@ pub fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u64, u64
     Ok(parts)
 }
 
-fn to_usize(length: u64) -> Result<usize> {
-    usize::try_from(length).map_err(|_| Error::profile("the tables are larger than this machine's memory"))
+fn table_len(length: u64) -> Result<usize> {
+    let fits = usize::try_from(length).ok().filter(|length| *length <= TABLE_BYTES);
+    fits.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Limit,
+            format!("the tables take {length} bytes, over the limit of {TABLE_BYTES}"),
+        )
+    })
 }
 
 /// Fills `buffer` from byte `at`, as far as there is something.

@@ -24,7 +24,7 @@ pub(crate) struct Read {
     pub bad_frames: Vec<(u32, u64, String)>,
 }
 
-/// Reads both tables out of `bytes`, everything from the string table to the footer; the frames
+/// Reads both tables out of `bytes`, everything from the string table to the profile's end; the frames
 /// start at `frames_at` in it, and `base` is its place in the input.
 pub(crate) fn read(bytes: &[u8], frames_at: usize, footer: &Footer, base: u64) -> Result<Read> {
     let room = bytes.len() as u64;

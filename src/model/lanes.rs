@@ -21,6 +21,17 @@ pub struct Lanes {
     waiting: usize,
 }
 
+/// Where to cut when an instant passes the wanted number of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Behind the instant.
+    Up,
+    /// Before the instant, unless it is the first.
+    Down,
+    /// Within it, between two threads.
+    Within,
+}
+
 /// One thread's waiting samples.
 #[derive(Debug)]
 pub struct Lane {
@@ -137,10 +148,9 @@ impl Lanes {
         self.lanes.iter().filter_map(Lane::head_key).min()
     }
 
-    /// Marks the first samples in order: at least `wanted`, up to the end of an instant, fewer
-    /// where not so many have a key below `before`. With `split`, an instant that passes
-    /// `wanted` is cut between two lanes. Returns how many were marked.
-    pub fn cut(&mut self, wanted: usize, before: Option<u64>, split: bool) -> usize {
+    /// Marks the first samples in order, about `wanted` as `cut` says, fewer where not so many have a
+    /// key below `before`. Returns how many were marked.
+    pub fn cut(&mut self, wanted: usize, before: Option<u64>, cut: Cut) -> usize {
         let Lanes { lanes, ends, .. } = self;
         let mut total = 0;
         for (lane, end) in lanes.iter().zip(ends.iter_mut()) {
@@ -172,16 +182,23 @@ impl Lanes {
             .unwrap_or(0);
         let up_to = |nth: u64| below + groups.iter().map(|group| group.up_to(nth)).sum::<usize>();
         let nth = least(first, last, |nth| up_to(nth) >= wanted);
+        let before_nth = |group: &Group| nth.checked_sub(1).map_or(0, |nth| group.up_to(nth));
         total = up_to(nth);
+        let whole = below + groups.iter().map(before_nth).sum::<usize>();
+        if cut == Cut::Down && total > wanted && whole > 0 {
+            for (group, end) in groups.iter().zip(ends.iter_mut()) {
+                *end = group.range.start + before_nth(group);
+            }
+            return whole;
+        }
         for (group, end) in groups.iter().zip(ends.iter_mut()) {
             *end = group.range.start + group.up_to(nth);
         }
-        if split {
+        if cut == Cut::Within {
             for (group, end) in groups.iter().zip(ends.iter_mut()).rev() {
-                let over = total.saturating_sub(wanted.max(1));
-                let level = group.up_to(nth) - nth.checked_sub(1).map_or(0, |nth| group.up_to(nth));
-                *end -= over.min(level);
-                total -= over.min(level);
+                let over = total.saturating_sub(wanted.max(1)).min(group.up_to(nth) - before_nth(group));
+                *end -= over;
+                total -= over;
             }
         }
         total

@@ -9,7 +9,7 @@ mod lanes;
 
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use frame::{Frame, Location, StringTable, Tables};
-pub use lanes::{Lane, Lanes, Slice, StackRun};
+pub use lanes::{Cut, Lane, Lanes, Slice, StackRun};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may
 /// stand in several interpreters.

@@ -19,10 +19,11 @@ mod tables;
 use std::collections::HashMap;
 
 use crate::limits::{LINE_MAX, LINE_READ};
+use crate::protocol::check::run::Run;
+use crate::protocol::check::shape::Shape;
 use crate::protocol::decode::{Decoded, Message, RawColumns, decode};
+use crate::protocol::encode::is_run_id;
 use crate::protocol::message::VERSION;
-use run::Run;
-use shape::Shape;
 
 /// Bytes of a finding, about: it may quote a whole line.
 const WORDS: usize = 300;
@@ -166,7 +167,7 @@ impl Checker {
                     report.say(fault.detail());
                 }
                 match (&shape.run_id, shape.seq) {
-                    (Some(run_id), Some(seq)) if super::is_run_id(run_id) => {
+                    (Some(run_id), Some(seq)) if is_run_id(run_id) => {
                         let Some(run) = open(&mut self.runs, run_id, report) else { return };
                         if run.takes_seq(seq, &mut self.unread, report) && run.not_understood(&shape, report)
                         {

@@ -168,7 +168,11 @@ pub(crate) fn runs(out: &mut Vec<u8>, values: &[(u32, usize)], none: u32) {
             0 => {}
             1..=SHORT_RUN if value != none => (0..times).for_each(|_| column.number(u64::from(value))),
             _ => {
-                if value == none { column.null() } else { column.number(u64::from(value)) }
+                if value == none {
+                    column.null()
+                } else {
+                    column.number(u64::from(value))
+                }
                 // A flush in between moves nothing: the place in the line stays the same.
                 column.again(from, times - 1);
             }

@@ -200,17 +200,17 @@ pub struct LossAmount {
 impl LossAmount {
     /// Adds what another message of the same reason says.
     pub fn add(&mut self, other: &LossAmount) {
-        fn sum<T: std::ops::Add<Output = T> + Copy>(a: &mut Option<T>, b: Option<T>) {
+        fn sum<T: Copy>(a: &mut Option<T>, b: Option<T>, add: impl Fn(T, T) -> T) {
             *a = match (*a, b) {
-                (Some(a), Some(b)) => Some(a + b),
+                (Some(a), Some(b)) => Some(add(a, b)),
                 (a, b) => a.or(b),
             };
         }
-        sum(&mut self.lost_samples, other.lost_samples);
-        sum(&mut self.lost_messages, other.lost_messages);
-        sum(&mut self.lost_bytes, other.lost_bytes);
-        sum(&mut self.lost_percent, other.lost_percent);
-        sum(&mut self.samples, other.samples);
+        sum(&mut self.lost_samples, other.lost_samples, u64::saturating_add);
+        sum(&mut self.lost_messages, other.lost_messages, u64::saturating_add);
+        sum(&mut self.lost_bytes, other.lost_bytes, u64::saturating_add);
+        sum(&mut self.lost_percent, other.lost_percent, |a, b| a + b);
+        sum(&mut self.samples, other.samples, u64::saturating_add);
     }
 }
 

@@ -73,7 +73,7 @@ pub enum Message {
         batch: u64,
         kind: String,
         scope: String,
-        start_usec: i64,
+        start_usec: i128,
         duration_usec: u64,
         samples_total: u64,
         samples_empty: u64,
@@ -155,7 +155,7 @@ pub struct Read {
     /// By scope ("window" or "final"), added up.
     pub agg: BTreeMap<String, BTreeMap<AggKey, Counts>>,
     pub agg_totals: BTreeMap<String, (u64, u64)>,
-    pub windows: Vec<(i64, u64)>,
+    pub windows: Vec<(i128, u64)>,
     pub messages: Vec<Message>,
 }
 
@@ -188,8 +188,20 @@ pub fn read(stream: &[u8]) -> Read {
                 assert_eq!(str_id.len(), value.len());
                 strings.extend(str_id.iter().copied().zip(value.iter().cloned()));
             }
-            Message::FrameDef { frame_id, path_str_id, func_str_id, line, end_line, col, end_col, opcode, .. } => {
-                let at = |column: &Option<Vec<Option<i64>>>, row: usize| column.as_ref().and_then(|column| column[row]);
+            Message::FrameDef {
+                frame_id,
+                path_str_id,
+                func_str_id,
+                line,
+                end_line,
+                col,
+                end_col,
+                opcode,
+                ..
+            } => {
+                let at = |column: &Option<Vec<Option<i64>>>, row: usize| {
+                    column.as_ref().and_then(|column| column[row])
+                };
                 for (row, id) in frame_id.iter().enumerate() {
                     let place = [at(line, row), at(end_line, row), at(col, row), at(end_col, row)];
                     let opcode = opcode.as_ref().and_then(|column| column[row]);
@@ -204,7 +216,9 @@ pub fn read(stream: &[u8]) -> Read {
                 let mut stacks: Vec<String> = Vec::new();
                 for (node, (id, parent)) in stack_frame_id.iter().zip(parents).enumerate() {
                     let (path, function, place, opcode) = &frames[id];
-                    let place = place[0].map(|line| json!([line, place[1].unwrap_or(-1), place[2].unwrap_or(-1), place[3].unwrap_or(-1)]));
+                    let place = place[0].map(|line| {
+                        json!([line, place[1].unwrap_or(-1), place[2].unwrap_or(-1), place[3].unwrap_or(-1)])
+                    });
                     let mut stack = json!([strings[path], place, strings[function], opcode]).to_string();
                     if let Some(parent) = parent {
                         assert!(*parent < node, "a parent stands before its child");
@@ -218,9 +232,13 @@ pub fn read(stream: &[u8]) -> Read {
                     let samples = read.threads.entry(key).or_default();
                     let empty = vec![None; thread.status.len()];
                     let nodes = thread.stack.as_ref().unwrap_or(&empty);
-                    assert_eq!((nodes.len(), thread.ts_delta_usec.len()), (thread.status.len(), thread.status.len()));
+                    assert_eq!(
+                        (nodes.len(), thread.ts_delta_usec.len()),
+                        (thread.status.len(), thread.status.len())
+                    );
                     let mut time = i128::from(*start_usec);
-                    for ((delta, status), node) in thread.ts_delta_usec.iter().zip(&thread.status).zip(nodes) {
+                    for ((delta, status), node) in thread.ts_delta_usec.iter().zip(&thread.status).zip(nodes)
+                    {
                         time += delta;
                         let stack = node.map_or(String::new(), |node| stacks[node].clone());
                         samples.push((u64::try_from(time).expect("64 bits"), *status, stack));
@@ -229,7 +247,18 @@ pub fn read(stream: &[u8]) -> Read {
                 }
                 assert_eq!(count, *samples);
             }
-            Message::Agg { scope, start_usec, duration_usec, samples_total, samples_empty, frame_id, self_, cumulative, batch, .. } => {
+            Message::Agg {
+                scope,
+                start_usec,
+                duration_usec,
+                samples_total,
+                samples_empty,
+                frame_id,
+                self_,
+                cumulative,
+                batch,
+                ..
+            } => {
                 if heads.last() != Some(&(*batch, *start_usec, scope.clone())) {
                     heads.push((*batch, *start_usec, scope.clone()));
                     let totals = read.agg_totals.entry(scope.clone()).or_default();
@@ -243,7 +272,12 @@ pub fn read(stream: &[u8]) -> Read {
                     let [line, end_line, col, end_col] = *place;
                     let key = match line {
                         None => (0, None, None, None),
-                        Some(line) => (line, end_line.filter(|n| *n > 0), col.filter(|n| *n >= 0), end_col.filter(|n| *n >= 0)),
+                        Some(line) => (
+                            line,
+                            end_line.filter(|n| *n > 0),
+                            col.filter(|n| *n >= 0),
+                            end_col.filter(|n| *n >= 0),
+                        ),
                     };
                     let key = (strings[path].clone(), strings[function].clone(), key.0, key.1, key.2, key.3);
                     let counts = table.entry(key).or_default();
@@ -256,6 +290,20 @@ pub fn read(stream: &[u8]) -> Read {
         read.messages.push(message);
     }
     read
+}
+
+/// All sample times of a `raw` line, in no order.
+pub fn read_raw_times(line: &[u8]) -> Vec<i128> {
+    let Message::Raw { start_usec, threads, .. } = parse(line) else { panic!("no raw message") };
+    let mut times = Vec::new();
+    for thread in threads {
+        let mut time = i128::from(start_usec);
+        times.extend(thread.ts_delta_usec.iter().map(|delta| {
+            time += delta;
+            time
+        }));
+    }
+    times
 }
 
 /// The table in CPython's own JSONL, and its total.

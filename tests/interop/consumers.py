@@ -34,6 +34,7 @@ import pyarrow.json
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 DATA = ROOT / "tests" / "data"
+sys.dont_write_bytecode = True
 sys.path.insert(0, str(EXAMPLES))
 import read_stream  # noqa: E402
 
@@ -441,7 +442,7 @@ def main():
     parser.add_argument("profiles", nargs="*", type=Path)
     parser.add_argument("--jq", action="append", metavar="JQ")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     program, jqs = options.program.resolve(), options.jq or ["jq"]
     profiles = options.profiles or default_profiles()

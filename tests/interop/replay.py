@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--samples", action="store_true", help="the first of each pair is a .samples.jsonl file")
     parser.add_argument("--ignore", action="append", default=[], metavar="KEY", help="a key of get_info")
     parser.add_argument("paths", nargs="+")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if len(options.paths) % 2:
         parser.error("files come in pairs")
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -168,13 +168,12 @@ impl<'a> Scan<'a> {
                     envelope_in_order = false;
                 }
                 match (place, highest) {
-                    (Some(place), Some(before)) if place < before => {
-                        if envelope_in_order && !twice {
-                            let before = keys[before].name;
-                            self.fault(at, format_args!("key {key:?} stands behind {before:?}"));
-                        }
+                    (Some(place), Some(before)) if place >= before => highest = Some(place),
+                    (Some(_), Some(before)) if envelope_in_order && !twice => {
+                        let before = keys[before].name;
+                        self.fault(at, format_args!("key {key:?} stands behind {before:?}"));
                     }
-                    (Some(_), _) => highest = place,
+                    (Some(_), None) => highest = place,
                     _ => {}
                 }
                 if members.ids && !is_decimal(&key, u64::from(u32::MAX)) {
@@ -215,10 +214,10 @@ impl<'a> Scan<'a> {
     fn member(&mut self, at: usize, key: &str, known: bool, inside: Inside, value: &Value<'_>) {
         match (value, inside) {
             (Value::Null, _) => self.fault(at, format_args!("key {key:?} is null instead of left out")),
-            (Value::Array { nulls_alone: true, empty }, inside) => {
-                if matches!(inside, Inside::Nullable) || !known && !empty {
-                    self.fault(at, format_args!("column {key:?} holds no value and has to be left out"));
-                }
+            (Value::Array { nulls_alone: true, empty }, inside)
+                if matches!(inside, Inside::Nullable) || !known && !empty =>
+            {
+                self.fault(at, format_args!("column {key:?} holds no value and has to be left out"));
             }
             (Value::Text(text), Inside::Digits) if !is_decimal(text, u64::MAX) => {
                 self.fault(at, format_args!("{key} {text:?} is no number of 64 bits in plain digits"));
