@@ -74,7 +74,7 @@ impl Error {
 
     /// The same words at the same place, as an error of its own.
     #[must_use]
-    pub(crate) fn again(&self) -> Self {
+    pub fn again(&self) -> Self {
         Error(Box::new(Inner {
             kind: self.0.kind,
             detail: self.0.detail.clone(),

@@ -3,7 +3,7 @@
 //!
 //! Bytes come in at one end and leave at the other:
 //!
-//! * [`format`] knows the binary profile, [`protocol`] the messages of the stream; neither knows
+//! * [`mod@format`] knows the binary profile, [`protocol`] the messages of the stream; neither knows
 //!   the other.
 //! * [`convert`] is between them: [`convert::to_stream`] and [`convert::ToBinary`], each with an
 //!   example.

@@ -222,7 +222,7 @@ impl<'a> RecordReader<'a> {
         let body = match body(bytes, &mut pos, encoding, &mut self.pushed) {
             Ok(body) => body,
             Err(BodyFault::Number(fault)) => return Err(self.broken(at, fault, "a record")),
-            Err(BodyFault::Other(detail)) => return Err(self.fault(at, detail)),
+            Err(fault) => return Err(self.fault(at, fault.detail())),
         };
         self.pos += pos;
         Ok(Some(Record { at, thread, body }))
@@ -266,9 +266,26 @@ impl<'a> RecordReader<'a> {
     }
 }
 
+/// Small, and without words, since it stands in the way of every number.
+#[derive(Clone, Copy)]
 enum BodyFault {
     Number(Fault),
-    Other(String),
+    Kind(u8),
+    Wide(u64),
+    Deep(u32),
+}
+
+impl BodyFault {
+    fn detail(self) -> String {
+        match self {
+            BodyFault::Number(_) => "a number that is none".to_string(),
+            BodyFault::Kind(encoding) => format!("record kind {encoding} is not known"),
+            BodyFault::Wide(value) => {
+                format!("a record holds the number {value} where at most 32 bits are meant")
+            }
+            BodyFault::Deep(depth) => too_deep(u64::from(depth)),
+        }
+    }
 }
 
 impl From<Fault> for BodyFault {
@@ -277,13 +294,13 @@ impl From<Fault> for BodyFault {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> Result<Body, BodyFault> {
     if encoding == REPEAT {
         return Ok(Body::Repeat { count: narrow(bytes, pos)? });
     }
     if encoding > POP_PUSH {
-        return Err(BodyFault::Other(format!("record kind {encoding} is not known")));
+        return Err(BodyFault::Kind(encoding));
     }
     let delta = varint::read(bytes, pos)?;
     let status = *bytes.get(*pos).ok_or(Fault::Short)?;
@@ -296,7 +313,7 @@ fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> R
     };
     let (Change::Full { push } | Change::Suffix { push, .. } | Change::PopPush { push, .. }) = change;
     if push as usize > STACK_DEPTH {
-        return Err(BodyFault::Other(too_deep(u64::from(push))));
+        return Err(BodyFault::Deep(push));
     }
     pushed.clear();
     for _ in 0..push {
@@ -306,10 +323,8 @@ fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> R
 }
 
 /// A number that must fit into 32 bits.
-#[inline]
+#[inline(always)]
 fn narrow(bytes: &[u8], pos: &mut usize) -> Result<u32, BodyFault> {
     let value = varint::read(bytes, pos)?;
-    u32::try_from(value).map_err(|_| {
-        BodyFault::Other(format!("a record holds the number {value} where at most 32 bits are meant"))
-    })
+    u32::try_from(value).map_err(|_| BodyFault::Wide(value))
 }

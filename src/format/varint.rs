@@ -13,7 +13,7 @@ pub(crate) enum Fault {
 
 /// Reads a number at `*pos` and moves `pos` behind it. Overlong forms are taken, as CPython takes
 /// them, and bits past the 64th fall away.
-#[inline]
+#[inline(always)]
 pub(crate) fn read(bytes: &[u8], pos: &mut usize) -> Result<u64, Fault> {
     let Some(&first) = bytes.get(*pos) else {
         return Err(Fault::Short);
@@ -22,13 +22,20 @@ pub(crate) fn read(bytes: &[u8], pos: &mut usize) -> Result<u64, Fault> {
         *pos += 1;
         return Ok(u64::from(first));
     }
-    read_long(bytes, pos, first)
+    // Nearly all numbers have one byte or two.
+    match bytes.get(*pos + 1) {
+        Some(&second) if second < 0x80 => {
+            *pos += 2;
+            Ok(u64::from(first & 0x7f) | u64::from(second) << 7)
+        }
+        _ => read_long(bytes, pos),
+    }
 }
 
-#[inline]
-fn read_long(bytes: &[u8], pos: &mut usize, first: u8) -> Result<u64, Fault> {
-    let mut value = u64::from(first & 0x7f);
-    for index in 1..MAX_LEN {
+#[cold]
+fn read_long(bytes: &[u8], pos: &mut usize) -> Result<u64, Fault> {
+    let mut value = 0;
+    for index in 0..MAX_LEN {
         let Some(&byte) = bytes.get(*pos + index) else {
             return Err(Fault::Short);
         };

@@ -249,7 +249,15 @@ impl Drop for Appender<'_> {
     fn drop(&mut self) {
         let added = self.lane.times.len() - self.before;
         if added > 0 {
-            self.lane.note_keys(self.before);
+            let lane = &mut *self.lane;
+            let last = lane.last_time;
+            match lane.high {
+                // The common case of one sample, and a clock that goes on.
+                high if added == 1 && lane.keys.is_none() && high.is_none_or(|high| high <= last) => {
+                    lane.high = Some(last);
+                }
+                _ => lane.note_keys(self.before),
+            }
             self.lane.add_to_run(added);
             *self.waiting += added;
         }

@@ -143,6 +143,9 @@ pub struct RawThread {
     pub stack: Option<Vec<Option<usize>>>,
 }
 
+/// Path, function, positions, opcode.
+type FrameRow = (u64, u64, [Option<i64>; 4], Option<u64>);
+
 /// Path, function, line, end line, column, end column, where CPython's JSONL has them.
 pub type AggKey = (String, String, i64, Option<i64>, Option<i64>, Option<i64>);
 /// Self and cumulative counts.
@@ -174,7 +177,7 @@ pub fn parse(line: &[u8]) -> Message {
 pub fn read(stream: &[u8]) -> Read {
     let mut read = Read::default();
     let mut strings: HashMap<u64, String> = HashMap::new();
-    let mut frames: HashMap<u64, (u64, u64, [Option<i64>; 4], Option<u64>)> = HashMap::new();
+    let mut frames: HashMap<u64, FrameRow> = HashMap::new();
     let mut heads = Vec::new();
     for line in stream.split_inclusive(|byte| *byte == b'\n') {
         assert_eq!(line.last(), Some(&b'\n'), "every line ends");
