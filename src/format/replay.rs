@@ -88,7 +88,7 @@ impl<'a> Replay<'a> {
 
     /// Every sample with a key below this has been loaded; `None`: every sample at all.
     pub fn complete_before(&self) -> Option<u64> {
-        if self.ended && self.late.heap.is_empty() {
+        if self.is_through() {
             return None;
         }
         let passed = if self.ended { u64::MAX } else { self.horizon.get().unwrap_or(0) };
@@ -101,6 +101,11 @@ impl<'a> Replay<'a> {
         // The clock stands still, or is far behind where it was: any number of samples may share this
         // key. Their order over threads is given up rather than the bound on memory.
         before.checked_add(1)
+    }
+
+    /// Whether every sample has been loaded.
+    fn is_through(&self) -> bool {
+        self.ended && self.late.heap.is_empty()
     }
 
     /// Loads until at least `wanted` samples are complete, or all of them.
@@ -116,7 +121,7 @@ impl<'a> Replay<'a> {
             }
             // Counting walks all lanes, so a good many samples are loaded between two counts.
             let target = self.lanes.waiting() + wanted.max(16 * 1024);
-            while self.lanes.waiting() < target && self.complete_before().is_some() {
+            while self.lanes.waiting() < target && !self.is_through() {
                 self.step()?;
             }
         }
@@ -151,7 +156,6 @@ impl<'a> Replay<'a> {
         if number == self.lane_of.len() {
             self.lane_of.push(self.lane_by_key[&record.thread]);
         }
-        debug_assert!(number < self.index.len());
         let lane = self.lane_of[number];
         let skip = self.late.meet(record.at);
         match record.body {
@@ -238,6 +242,10 @@ impl LateQueue<'_> {
     /// The walk has come to the record at byte `at` of the region: from here on it is loaded from
     /// there. Returns how many of its samples are loaded already.
     fn meet(&mut self, at: u64) -> u32 {
+        // Most profiles have none, or have met them all.
+        if self.by_place.is_empty() {
+            return 0;
+        }
         let Some(number) = self.by_place.remove(&at) else {
             return 0;
         };
