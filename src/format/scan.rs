@@ -74,10 +74,6 @@ impl ThreadIndex {
         self.last = Some((thread, index));
         index as usize
     }
-
-    pub fn len(&self) -> usize {
-        self.indexes.len()
-    }
 }
 
 /// The highest key among the samples that were read more than [`REORDER_SAMPLES`] ago. A record
