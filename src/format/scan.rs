@@ -187,6 +187,17 @@ impl Region<'_> {
     }
 }
 
+/// A fault inside a REPEAT record of `count` entries.
+fn announced(count: u32, fault: Error) -> Error {
+    match fault.position() {
+        Some(position) if fault.kind() == ErrorKind::Profile => {
+            let detail = format!("a REPEAT record announces {count} samples: {}", fault.detail());
+            Error::profile(detail).at(position)
+        }
+        _ => fault,
+    }
+}
+
 struct Scanner {
     scan: Scan,
     late: Late,
@@ -265,50 +276,47 @@ impl Scanner {
         count: u32,
     ) -> Result<()> {
         let mut thread = self.threads[index];
+        let (mut time, mut high, mut low) = (thread.last_time, thread.high.unwrap_or(0), thread.low);
         let late_before = self.late.records.len();
         let mut left = count;
-        let mut late: Option<bool> = None;
+        let mut late = false;
         while left > 0 {
-            let step = left.min(self.horizon.step());
-            let copying = late != Some(false);
+            // The first entry alone tells whether the record is late.
+            let is_first = left == count;
+            let step = if is_first { 1 } else { left.min(self.horizon.step()) };
             let copy = &mut self.copy;
             copy.clear();
-            let mut first = None;
-            let result = reader.entries(step, |delta, status| {
-                thread.last_time = thread.last_time.wrapping_add(delta);
-                let key = thread.high.map_or(thread.last_time, |high| high.max(thread.last_time));
-                thread.high = Some(key);
-                thread.low = thread.low.min(thread.last_time);
-                if copying {
-                    first.get_or_insert(key);
+            let mut pass = |delta: u64| {
+                time = time.wrapping_add(delta);
+                high = high.max(time);
+                low = low.min(time);
+            };
+            let result = if is_first || late {
+                reader.entries(step, |delta, status| {
+                    pass(delta);
                     varint::write(copy, delta);
                     copy.push(status);
-                }
-            });
+                })
+            } else {
+                reader.entries(step, |delta, _| pass(delta))
+            };
             if let Err(fault) = result {
                 self.late.records.truncate(late_before);
-                return Err(if fault.kind() == ErrorKind::Profile {
-                    Error::profile(format!("a REPEAT record announces {count} samples: {}", fault.detail()))
-                        .at(fault.position().expect("a fault of the data has a place"))
-                } else {
-                    fault
-                });
+                return Err(announced(count, fault));
             }
-            match late {
-                None => {
-                    let key = first.expect("the step holds a sample");
-                    let is_late = self.is_late(key);
-                    late = Some(is_late);
-                    if is_late {
-                        self.set_aside(record.at, index, key, None, count)?;
-                    }
-                }
-                Some(true) => self.spool()?,
-                Some(false) => {}
+            if is_first && self.is_late(high) {
+                late = true;
+                self.set_aside(record.at, index, high, None, count)?;
+            } else if late {
+                self.spool()?;
             }
-            self.horizon.advance(step, thread.high.expect("the step holds a sample"));
+            self.horizon.advance(step, high);
             left -= step;
         }
+        if count > 0 {
+            thread.high = Some(high);
+        }
+        (thread.last_time, thread.low) = (time, low);
         thread.samples += u64::from(count);
         self.threads[index] = thread;
         self.count(REPEAT, count, thread.depth);
