@@ -265,3 +265,36 @@ fn numbers_past_every_limit_are_told_and_not_rounded() {
         assert!(ran.stderr.contains("(line "), "{to}: {}", ran.stderr);
     }
 }
+
+/// Any bytes give a profile or an error: every byte of a small stream set to others, in our own shape and
+/// in one that the general parser reads.
+#[test]
+fn no_change_of_a_byte_makes_a_panic() {
+    use std::io::Cursor;
+    use tachyon_jsonl::convert::{ProfileOptions, ToBinary};
+    use tachyon_jsonl::format::{Packing, Profile};
+
+    let stream = stream_of(&data("malformed/00_good_plain.bin"), &["--stream-types", "raw,agg:2ms,loss"]);
+    let general = String::from_utf8(stream.clone()).expect("UTF-8").replace(":", ": ").into_bytes();
+    for sound in [stream, general] {
+        for at in 0..sound.len() {
+            for byte in [b'0', b'9', b'-', b'"', b'}', b']', b',', 0xff] {
+                let mut bytes = sound.clone();
+                bytes[at] = byte;
+                let options = ProfileOptions::default().packing(Packing::None);
+                let mut to_binary = ToBinary::new(Cursor::new(Vec::new()), options);
+                let lines = (1..).zip(bytes.split_inclusive_mut(|byte| *byte == b'\n'));
+                let fed =
+                    lines.map(|(number, line)| to_binary.line(number, line)).collect::<Result<Vec<()>, _>>();
+                if fed.is_err() {
+                    continue;
+                }
+                if let Ok(outcome) = to_binary.finish() {
+                    // What was written is a profile, whatever came in.
+                    let profile = Profile::open(outcome.sink).expect("a sound profile");
+                    assert!(profile.contents().faults.is_empty());
+                }
+            }
+        }
+    }
+}
