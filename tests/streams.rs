@@ -266,6 +266,28 @@ fn numbers_past_every_limit_are_told_and_not_rounded() {
     }
 }
 
+#[test]
+fn counts_at_the_end_of_their_range_are_no_panic() {
+    let most = u64::MAX;
+    let meta = format!(
+        "{{\"type\":\"meta\",\"v\":2,\"run_id\":\"r\",\"seq\":SEQ,\"batch\":{most},\"messages\":{most},\"start_usec\":{most},\
+         \"duration_usec\":{most},\"samples\":{most},\"thread_count\":{most},\"run_start_usec\":{most},\
+         \"sample_interval_usec\":{most},\"id_scope\":\"run\",\"clock\":\"monotonic\"}}\n"
+    );
+    let loss = format!(
+        "{{\"type\":\"loss\",\"v\":2,\"run_id\":\"r\",\"seq\":SEQ,\"reason\":\"gap\",\"lost_samples\":{most},\"lost_messages\":{most}}}\n"
+    );
+    let seqs = [0, 1, 2, 3, most, most];
+    let lines = [&meta, &meta, &loss, &loss, &loss, &meta];
+    let stream: String =
+        lines.iter().zip(seqs).map(|(line, seq)| line.replace("SEQ", &seq.to_string())).collect();
+    for command in ["to-bin", "inspect", "check"] {
+        let ran = run(&[command], stream.as_bytes());
+        assert!(matches!(ran.code, 1 | 3), "{command}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("panicked"), "{command}: {}", ran.stderr);
+    }
+}
+
 /// Any bytes give a profile or an error: every byte of a small stream set to others, in our own shape and
 /// in one that the general parser reads.
 #[test]

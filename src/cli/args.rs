@@ -135,7 +135,9 @@ pub(crate) struct Inspect {
 #[command(after_help = "\
 Examples:
   tachyon-jsonl check prof.jsonl
-  tachyon-jsonl from-bin prof.bin | tachyon-jsonl check")]
+  tachyon-jsonl from-bin prof.bin | tachyon-jsonl check
+
+Exit status: 0 well-formed; 1 with faults, which are told on standard output, a line each.")]
 pub(crate) struct Check {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,

@@ -179,7 +179,7 @@ impl Session {
         if missing > 0 {
             self.lose_at(line, format!("{missing} messages are missing before message {seq}"));
         }
-        self.next_seq = seq + 1;
+        self.next_seq = seq.saturating_add(1);
         true
     }
 

@@ -198,7 +198,7 @@ pub struct LossAmount {
 }
 
 impl LossAmount {
-    /// Adds what another message of the same reason says.
+    /// Adds what another message of the same reason says; counts stop at their greatest value.
     pub fn add(&mut self, other: &LossAmount) {
         fn sum<T: Copy>(a: &mut Option<T>, b: Option<T>, add: impl Fn(T, T) -> T) {
             *a = match (*a, b) {

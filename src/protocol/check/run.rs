@@ -314,7 +314,7 @@ impl Run {
         self.torn |= body.reason == "truncated";
         if self.lost.len() < REASONS || self.lost.contains_key(&body.reason) {
             let (sum, times) = self.lost.entry(body.reason.clone()).or_default();
-            add_amount(sum, &body.amount);
+            sum.add(&body.amount);
             *times += 1;
         }
     }
@@ -445,18 +445,6 @@ fn tell_changes(first: &Meta, meta: &Meta, report: &mut Report<'_>) {
     for (fact, _) in facts.into_iter().filter(|(_, same)| !same) {
         report.say(format!("{fact} is not what the run's first meta says"));
     }
-}
-
-fn add_amount(sum: &mut LossAmount, more: &LossAmount) {
-    fn add(sum: &mut Option<u64>, more: Option<u64>) {
-        *sum = sum.map_or(more, |sum| Some(sum.saturating_add(more.unwrap_or(0))));
-    }
-    add(&mut sum.lost_samples, more.lost_samples);
-    add(&mut sum.lost_messages, more.lost_messages);
-    add(&mut sum.lost_bytes, more.lost_bytes);
-    add(&mut sum.samples, more.samples);
-    sum.lost_percent =
-        sum.lost_percent.map_or(more.lost_percent, |sum| Some(sum + more.lost_percent.unwrap_or(0.0)));
 }
 
 /// Whether `says` is `sum`; floats that were added up may differ in their last bits.
