@@ -36,16 +36,40 @@ struct Open {
     left: u32,
     /// Entries at its front that the lane already has, from the copy set aside.
     skip: u32,
+    /// Where there are some, the thread's clock as the walk comes by: the lane's is ahead of it.
+    clock: Option<Clock>,
+}
+
+/// A thread's time and highest time.
+#[derive(Clone, Copy, Default)]
+struct Clock {
+    time: u64,
+    high: u64,
+}
+
+impl Clock {
+    fn pass(&mut self, delta: u64) {
+        self.time = self.time.wrapping_add(delta);
+        self.high = self.high.max(self.time);
+    }
 }
 
 struct LateQueue<'a> {
     late: &'a mut Late,
-    /// Loaded samples and bytes of each.
-    progress: Vec<(u32, u64)>,
+    progress: Vec<Progress>,
     /// Unfinished records: the key that their next sample has at least, then their number.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     by_place: FxHashMap<u64, usize>,
     buffer: Vec<u8>,
+}
+
+/// How far a late record is loaded.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    samples: u32,
+    bytes: u64,
+    /// The thread's clock before its first sample.
+    clock: Clock,
 }
 
 impl<'a> Replay<'a> {
@@ -67,7 +91,7 @@ impl<'a> Replay<'a> {
             open: None,
             ended: false,
             late: LateQueue {
-                progress: vec![(0, 0); late.records.len()],
+                progress: vec![Progress::default(); late.records.len()],
                 heap: late
                     .records
                     .iter()
@@ -157,12 +181,13 @@ impl<'a> Replay<'a> {
             self.lane_of.push(self.lane_by_key[&record.thread]);
         }
         let lane = self.lane_of[number];
-        let skip = self.late.meet(record.at);
+        let met = self.late.meet(record.at);
+        let skip = met.map_or(0, |met| met.samples);
+        let mut clock = met.map(|met| met.clock);
         match record.body {
             Body::Repeat { count } => {
                 if count > 0 {
-                    self.open = Some(Open { lane, left: count, skip });
-                    self.load_open(Open { lane, left: count, skip })?;
+                    self.load_open(Open { lane, left: count, skip, clock })?;
                 }
             }
             Body::Change { delta, status, change } => {
@@ -179,22 +204,37 @@ impl<'a> Replay<'a> {
                     }
                     self.lanes.append(lane).push(delta, status);
                 }
-                self.horizon.advance(1, self.lanes.high(lane).unwrap_or(0));
+                if let Some(clock) = &mut clock {
+                    clock.pass(delta);
+                }
+                self.horizon.advance(1, self.high(lane, clock));
             }
         }
         Ok(())
+    }
+
+    /// The highest time of a thread as the walk has seen it.
+    fn high(&self, lane: usize, clock: Option<Clock>) -> u64 {
+        clock.map_or_else(|| self.lanes.high(lane).unwrap_or(0), |clock| clock.high)
     }
 
     fn load_open(&mut self, mut open: Open) -> Result<()> {
         let step = open.left.min(self.horizon.step());
         let mut append = self.lanes.append(open.lane);
         let skip = open.skip.min(step);
-        self.reader.entries(skip, |_, _| ())?;
-        self.reader.entries(step - skip, |delta, status| append.push(delta, status))?;
+        if let Some(clock) = &mut open.clock {
+            self.reader.entries(skip, |delta, _| clock.pass(delta))?;
+            self.reader.entries(step - skip, |delta, status| {
+                clock.pass(delta);
+                append.push(delta, status);
+            })?;
+        } else {
+            self.reader.entries(step, |delta, status| append.push(delta, status))?;
+        }
         drop(append);
         open.skip -= skip;
         open.left -= step;
-        self.horizon.advance(step, self.lanes.high(open.lane).unwrap_or(0));
+        self.horizon.advance(step, self.high(open.lane, open.clock));
         self.open = (open.left > 0).then_some(open);
         Ok(())
     }
@@ -205,7 +245,11 @@ impl<'a> Replay<'a> {
         };
         let record = self.late.late.records[number];
         let lane = record.thread as usize;
-        let (loaded, bytes) = self.late.progress[number];
+        if self.late.progress[number].samples == 0 {
+            let clock = Clock { time: self.lanes.last_time(lane), high: self.lanes.high(lane).unwrap_or(0) };
+            self.late.progress[number].clock = clock;
+        }
+        let Progress { samples: loaded, bytes, clock } = self.late.progress[number];
         let LateQueue { late, buffer, .. } = &mut self.late;
         let got = late.read_at(record.spool_at + bytes, buffer)?;
         let buffer = &buffer[..got];
@@ -229,7 +273,7 @@ impl<'a> Replay<'a> {
             now += 1;
         }
         drop(append);
-        self.late.progress[number] = (loaded + now, bytes + pos as u64);
+        self.late.progress[number] = Progress { samples: loaded + now, bytes: bytes + pos as u64, clock };
         if loaded + now < record.samples && now > 0 {
             let key = self.lanes.high(lane).unwrap_or(record.first_key);
             self.late.heap.push(Reverse((key, number)));
@@ -240,19 +284,17 @@ impl<'a> Replay<'a> {
 
 impl LateQueue<'_> {
     /// The walk has come to the record at byte `at` of the region: from here on it is loaded from
-    /// there. Returns how many of its samples are loaded already.
-    fn meet(&mut self, at: u64) -> u32 {
+    /// there. Returns what of it is loaded already, if something is.
+    fn meet(&mut self, at: u64) -> Option<Progress> {
         // Most profiles have none, or have met them all.
         if self.by_place.is_empty() {
-            return 0;
+            return None;
         }
-        let Some(number) = self.by_place.remove(&at) else {
-            return 0;
-        };
-        let (loaded, _) = self.progress[number];
-        if loaded < self.late.records[number].samples {
+        let number = self.by_place.remove(&at)?;
+        let progress = self.progress[number];
+        if progress.samples < self.late.records[number].samples {
             self.heap.retain(|Reverse((_, other))| *other != number);
         }
-        loaded
+        Some(progress).filter(|progress| progress.samples > 0)
     }
 }

@@ -98,6 +98,11 @@ impl Lanes {
         self.lanes[index].high
     }
 
+    /// The time of the newest sample in lane `index`; at first the start of the run.
+    pub fn last_time(&self, index: usize) -> u64 {
+        self.lanes[index].last_time
+    }
+
     /// The depth of the newest stack in lane `index`.
     pub fn depth(&self, index: usize) -> u32 {
         self.lanes[index].depth
