@@ -3,6 +3,7 @@
 //! Two layouts bear the version number 1: the *wide* one of 3.15 releases, whose sample count has
 //! eight bytes, and the *narrow* one of the 3.15 alphas, whose later fields all stand four bytes
 //! lower. Only one of the two readings gives table offsets that are in order and inside the file.
+//! Version 2, a chunk, is the narrow layout with the chunk's size at its end.
 
 use crate::error::{Error, Position, Result};
 use crate::model::{Capture, Mode, PythonVersion, RunFacts};
@@ -13,6 +14,10 @@ pub const HEADER_LEN: u64 = 64;
 pub const FOOTER_LEN: u64 = 32;
 
 const MAGIC: u32 = 0x5441_4348;
+const VERSION: u32 = 1;
+const CHUNK_VERSION: u32 = 2;
+/// Where a chunk's header says its size.
+const CHUNK_SIZE_AT: usize = 56;
 const CAPTURE_KNOWN: u32 = 1 << 3;
 const COMPRESSION_NONE: u32 = 0;
 const COMPRESSION_ZSTD: u32 = 1;
@@ -64,15 +69,38 @@ pub enum Layout {
     Wide,
     /// 3.15 alphas: the sample count has four bytes.
     Narrow,
+    /// Format version 2: a chunk, whose header says how long it is.
+    Chunk,
 }
 
 impl Layout {
-    /// "wide" or "narrow".
+    /// "wide", "narrow" or "chunk".
     pub fn name(self) -> &'static str {
         match self {
             Layout::Wide => "wide",
             Layout::Narrow => "narrow",
+            Layout::Chunk => "chunk",
         }
+    }
+
+    /// The number that the header gives as its version.
+    pub fn format_version(self) -> u32 {
+        match self {
+            Layout::Wide | Layout::Narrow => VERSION,
+            Layout::Chunk => CHUNK_VERSION,
+        }
+    }
+
+    /// Where the fields behind the sample count stand: threads, then the offsets, then the compression.
+    pub(crate) fn threads_at(self) -> u64 {
+        match self {
+            Layout::Wide => 36,
+            Layout::Narrow | Layout::Chunk => 32,
+        }
+    }
+
+    pub(crate) fn compression_at(self) -> u64 {
+        self.threads_at() + 20
     }
 }
 
@@ -108,17 +136,44 @@ pub struct Header {
     pub compression: Compression,
 }
 
+/// The format version that the first eight bytes of a profile give, with its byte order.
+pub(crate) fn version_of(start: &[u8]) -> Option<(ByteOrder, u32)> {
+    let order = ByteOrder::of_magic(start)?;
+    (start.len() >= 8).then(|| (order, order.u32(start, 4)))
+}
+
+/// The size that a chunk's header gives, with its byte order; `None` where it is no chunk's.
+pub(crate) fn chunk_size(header: &[u8; 64]) -> Option<(ByteOrder, u64)> {
+    let (order, version) = version_of(header)?;
+    (version == CHUNK_VERSION).then(|| (order, order.u64(header, CHUNK_SIZE_AT)))
+}
+
+/// The eight bytes that a profile of this layout begins with.
+pub(crate) fn version_start(order: ByteOrder, layout: Layout) -> [u8; 8] {
+    let mut start = [0; 8];
+    let numbers = [MAGIC, layout.format_version()].map(|number| match order {
+        ByteOrder::Little => number.to_le_bytes(),
+        ByteOrder::Big => number.to_be_bytes(),
+    });
+    start.copy_from_slice(numbers.as_flattened());
+    start
+}
+
 impl Header {
-    /// Decodes the header of a version-1 profile of `size` bytes; `base` is its place in the
-    /// input, for positions in errors.
+    /// Decodes the header of a profile or a chunk of `size` bytes; `base` is its place in the input, for
+    /// positions in errors.
     pub fn read(bytes: &[u8; 64], size: u64, base: u64) -> Result<Header> {
         let at = |offset: u64| Position::Byte(base + offset);
         let Some(byte_order) = ByteOrder::of_magic(bytes) else {
             return Err(Error::profile("no profile: the magic number is missing").at(at(0)));
         };
-        let version = byte_order.u32(bytes, 4);
-        if version != 1 {
-            return Err(unknown_version(version).at(at(4)));
+        match byte_order.u32(bytes, 4) {
+            VERSION => {}
+            CHUNK_VERSION => return Header::read_chunk(bytes, byte_order, size, base),
+            other => {
+                let fault = format!("format version {other} is not known; 1 and 2 are");
+                return Err(Error::profile(fault).at(at(4)));
+            }
         }
         let wide = Header::decode(bytes, byte_order, Layout::Wide);
         let narrow = Header::decode(bytes, byte_order, Layout::Narrow);
@@ -145,16 +200,30 @@ impl Header {
         Ok(header)
     }
 
-    fn decode(bytes: &[u8; 64], order: ByteOrder, layout: Layout) -> Header {
-        // Where the fields behind the sample count stand.
-        let (samples, rest) = match layout {
-            Layout::Wide => (order.u64(bytes, 28), 36),
-            Layout::Narrow => (u64::from(order.u32(bytes, 28)), 32),
+    fn read_chunk(bytes: &[u8; 64], order: ByteOrder, size: u64, base: u64) -> Result<Header> {
+        let header = Header::decode(bytes, order, Layout::Chunk);
+        let declared = order.u64(bytes, CHUNK_SIZE_AT);
+        let at = |at: u64| Position::Byte(base + at);
+        if declared != size {
+            let fault = format!("the chunk's header gives its size as {declared} bytes, but it has {size}");
+            return Err(Error::profile(fault).at(at(CHUNK_SIZE_AT as u64)));
+        }
+        match header.offset_fault(size) {
+            Some(fault) => Err(Error::profile(fault).at(at(36))),
+            None => Ok(header),
+        }
+    }
+
+    pub(crate) fn decode(bytes: &[u8; 64], order: ByteOrder, layout: Layout) -> Header {
+        let samples = match layout {
+            Layout::Wide => order.u64(bytes, 28),
+            Layout::Narrow | Layout::Chunk => u64::from(order.u32(bytes, 28)),
         };
         let config = match layout {
             Layout::Wide => order.u32(bytes, 60),
-            Layout::Narrow => 0,
+            Layout::Narrow | Layout::Chunk => 0,
         };
+        let rest = layout.threads_at() as usize;
         Header {
             byte_order: order,
             layout,
@@ -193,44 +262,43 @@ impl Header {
         }
     }
 
-    /// The bytes of a header in the wide layout, little-endian.
-    pub(crate) fn write(&self) -> [u8; 64] {
+    /// The bytes of a header, little-endian, of a profile of `size` bytes.
+    pub(crate) fn write(&self, size: u64) -> [u8; 64] {
         let mut bytes = [0; 64];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &MAGIC.to_le_bytes());
-        put(4, &1u32.to_le_bytes());
+        put(4, &self.layout.format_version().to_le_bytes());
         if let Some(python) = self.facts.python {
             put(8, &[python.major, python.minor, python.micro]);
         }
         put(12, &self.facts.start_us.to_le_bytes());
         put(20, &self.facts.interval_us.to_le_bytes());
-        put(28, &self.samples.to_le_bytes());
-        put(36, &self.threads.to_le_bytes());
-        put(40, &self.strings_at.to_le_bytes());
-        put(48, &self.frames_at.to_le_bytes());
+        let rest = self.layout.threads_at() as usize;
+        // A chunk of ours is closed before its samples pass 32 bits.
+        put(28, &self.samples.to_le_bytes()[..rest - 28]);
+        put(rest, &self.threads.to_le_bytes());
+        put(rest + 4, &self.strings_at.to_le_bytes());
+        put(rest + 12, &self.frames_at.to_le_bytes());
         let compression = match self.compression {
             Compression::None => COMPRESSION_NONE,
             Compression::Zstd => COMPRESSION_ZSTD,
             Compression::Undefined(number) => number,
         };
-        put(56, &compression.to_le_bytes());
-        put(60, &config_word(&self.facts).to_le_bytes());
+        put(rest + 20, &compression.to_le_bytes());
+        match self.layout {
+            Layout::Wide => put(60, &config_word(&self.facts).to_le_bytes()),
+            Layout::Narrow => {}
+            Layout::Chunk => put(CHUNK_SIZE_AT, &size.to_le_bytes()),
+        }
         bytes
     }
 }
 
-fn unknown_version(version: u32) -> Error {
-    if version == 2 {
-        return Error::profile("a chunked profile (version 2), which this version cannot read");
-    }
-    Error::profile(format!("format version {version} is not known; 1 is"))
-}
-
-fn mode_of(config: u32) -> Option<Mode> {
+pub(crate) fn mode_of(config: u32) -> Option<Mode> {
     Mode::ALL.get((config & 7).checked_sub(1)? as usize).copied()
 }
 
-fn capture_of(config: u32) -> Option<Capture> {
+pub(crate) fn capture_of(config: u32) -> Option<Capture> {
     if config & CAPTURE_KNOWN == 0 {
         return None;
     }
@@ -238,7 +306,7 @@ fn capture_of(config: u32) -> Option<Capture> {
     Some(Capture { all_threads: bit(4), native: bit(5), gc: bit(6), opcodes: bit(7), blocking: bit(8) })
 }
 
-fn config_word(facts: &RunFacts) -> u32 {
+pub(crate) fn config_word(facts: &RunFacts) -> u32 {
     let mode = facts.mode.map_or(0, |mode| {
         1 + Mode::ALL.iter().position(|known| *known == mode).expect("a known mode") as u32
     });
@@ -258,11 +326,21 @@ pub struct Footer {
     pub frames: u32,
     /// Bytes of the whole profile.
     pub size: u64,
+    /// XXH3-128 of a chunk, canonical, taken with these bytes as zeros; zeros where there is none.
+    pub checksum: [u8; 16],
 }
+
+/// Where the checksum stands in a footer.
+pub(crate) const CHECKSUM_AT: u64 = 16;
 
 impl Footer {
     pub(crate) fn read(bytes: &[u8; 32], order: ByteOrder) -> Footer {
-        Footer { strings: order.u32(bytes, 0), frames: order.u32(bytes, 4), size: order.u64(bytes, 8) }
+        Footer {
+            strings: order.u32(bytes, 0),
+            frames: order.u32(bytes, 4),
+            size: order.u64(bytes, 8),
+            checksum: bytes[CHECKSUM_AT as usize..].try_into().expect("sixteen bytes"),
+        }
     }
 
     pub(crate) fn write(&self) -> [u8; 32] {
@@ -270,6 +348,7 @@ impl Footer {
         bytes[..4].copy_from_slice(&self.strings.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.frames.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.size.to_le_bytes());
+        bytes[CHECKSUM_AT as usize..].copy_from_slice(&self.checksum);
         bytes
     }
 }

@@ -6,19 +6,23 @@
 //! [`Writer`].
 
 pub(crate) mod delta;
+mod extension;
 mod header;
 mod identify;
 mod reader;
 mod record;
 mod replay;
 mod scan;
+mod sequence;
 mod stats;
 mod tables;
 mod varint;
 mod writer;
 
+pub use extension::ChunkInfo;
 pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-pub use reader::{Contents, Fault, FaultCode, Profile, parts};
+pub use reader::{Contents, Fault, FaultCode, Profile};
 pub use replay::Replay;
 pub use scan::{Scan, ThreadScan};
+pub use sequence::{Framing, Lost, Part, Sequence};
 pub use writer::{Packing, Writer};

@@ -1,11 +1,15 @@
 //! Opens a version-1 profile: header, footer, tables, statistics, and a first walk over the samples.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, ErrorKind, Position, Result};
-use crate::format::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
+use crate::format::extension::{self, ChunkInfo};
+use crate::format::header::{
+    ByteOrder, CHECKSUM_AT, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
+};
 use crate::format::record::{Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan};
@@ -37,9 +41,11 @@ pub struct Contents {
     /// The footer as it stands in the file.
     pub footer: Footer,
     /// Strings and frames.
-    pub tables: Tables,
+    pub tables: Arc<Tables>,
     /// What the profiler measured about itself, where the profile says.
     pub statistics: Option<Statistics>,
+    /// What a chunk says of its run, where it has our extension.
+    pub chunk: Option<ChunkInfo>,
     /// What the sample region holds.
     pub scan: Scan,
     /// Bytes of the whole profile.
@@ -109,7 +115,7 @@ impl<R: Read + Seek> Profile<R> {
             let fault = format!("truncated: {size} bytes are too few for a header and a footer");
             return Err(Error::profile(fault).at(Position::Byte(base + size)));
         }
-        let header = Header::read(&start, size, base)?;
+        let mut header = Header::read(&start, size, base)?;
         let order = header.byte_order;
         let mut end = [0; FOOTER_LEN as usize];
         let footer_at = size - FOOTER_LEN;
@@ -138,12 +144,10 @@ impl<R: Read + Seek> Profile<R> {
             ));
         }
         let free = footer_place - read.frames_end.min(footer_place);
-        let statistics = match stats::read(
-            &bytes[frames_at..bytes.len() - FOOTER_LEN as usize],
-            free,
-            order,
-            footer_place,
-        )? {
+        let tail = &bytes[frames_at..bytes.len() - FOOTER_LEN as usize];
+        let found = stats::read(tail, free, order, footer_place)?;
+        let before = &tail[..tail.len() - found.len(tail, order)];
+        let statistics = match found {
             stats::Found::Nothing => None,
             stats::Found::Statistics(statistics) => Some(statistics),
             stats::Found::PassedOver(why) => {
@@ -154,13 +158,36 @@ impl<R: Read + Seek> Profile<R> {
                 None
             }
         };
+        let mut chunk = None;
+        if header.layout == Layout::Chunk {
+            let blocks =
+                before.get((read.frames_end - base - header.frames_at) as usize..).unwrap_or_default();
+            match extension::read(blocks, order) {
+                Ok(found) => {
+                    if let Some(found) = &found {
+                        (header.facts.mode, header.facts.capture) = (found.mode, found.capture);
+                    }
+                    chunk = found.map(|found| found.info);
+                }
+                Err(why) => warnings.push(format!(
+                    "the chunk's block on its run is passed over: {why} (at byte {})",
+                    base + header.frames_at + before.len() as u64
+                )),
+            }
+        }
         drop(bytes);
+        let has_checksum = header.layout == Layout::Chunk && footer.checksum != [0; 16];
+        if has_checksum && chunk_checksum(&mut source, base, size)? != footer.checksum {
+            let fault = "the chunk's bytes are not those that its checksum was made of";
+            return Err(Error::profile(fault).at(Position::Byte(base)));
+        }
 
         let contents = Contents {
             header,
             footer,
-            tables: read.tables,
+            tables: Arc::new(read.tables),
             statistics,
+            chunk,
             scan: Scan::default(),
             size,
             warnings,
@@ -218,17 +245,35 @@ impl<R: Read + Seek> Profile<R> {
     ///
     /// Errors of the source.
     pub fn content_hash(&mut self) -> Result<u128> {
-        self.source.seek(SeekFrom::Start(self.base))?;
-        let mut whole = (&mut self.source).take(self.contents.size);
         let mut hash = Xxh3::new();
-        let mut buffer = vec![0; COPY];
-        loop {
-            match whole.read(&mut buffer) {
-                Ok(0) => return Ok(hash.digest128()),
-                Ok(n) => hash.update(&buffer[..n]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
+        update(&mut hash, &mut self.source, self.base, self.contents.size)?;
+        Ok(hash.digest128())
+    }
+}
+
+/// The checksum of the chunk of `size` bytes at `base`, as its footer should hold it.
+///
+/// # Errors
+///
+/// Errors of the source.
+pub(crate) fn chunk_checksum(source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<[u8; 16]> {
+    let mut hash = Xxh3::new();
+    let checksum_at = size - FOOTER_LEN + CHECKSUM_AT;
+    update(&mut hash, source, base, checksum_at)?;
+    hash.update(&[0; 16]);
+    Ok(hash.digest128().to_be_bytes())
+}
+
+fn update(hash: &mut Xxh3, source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<()> {
+    source.seek(SeekFrom::Start(base))?;
+    let mut whole = source.take(size);
+    let mut buffer = vec![0; COPY];
+    loop {
+        match whole.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => hash.update(&buffer[..n]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -239,10 +284,10 @@ impl Contents {
         let declared = self.header.samples;
         let found = self.scan.samples;
         let header = |at: u64| Position::Byte(base + at);
-        let narrow = self.header.layout == Layout::Narrow;
+        let layout = self.header.layout;
 
         if let Compression::Undefined(number) = self.header.compression {
-            let at = header(if narrow { 52 } else { 56 });
+            let at = header(layout.compression_at());
             if fault.is_some() || found != declared {
                 let fault = format!(
                     "compression {number} is not known, and as plain data the samples are not the {declared} that the header declares"
@@ -268,7 +313,7 @@ impl Contents {
         if threads as u64 > u64::from(self.header.threads) {
             let fault =
                 format!("the header declares {} threads, but the data hold {threads}", self.header.threads);
-            let error = Error::profile(fault).at(header(if narrow { 32 } else { 36 }));
+            let error = Error::profile(fault).at(header(layout.threads_at()));
             self.faults.push(Fault { code: FaultCode::CountMismatch, error });
         }
         if self.footer.size != self.size {
@@ -317,7 +362,7 @@ fn records<'a>(source: &'a mut (impl Read + Seek), base: u64, header: &Header) -
 /// # Errors
 ///
 /// Errors of the source.
-pub fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u64, u64)>> {
+pub(super) fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u64, u64)>> {
     let mut parts = Vec::new();
     let mut end = size;
     while end >= HEADER_LEN + FOOTER_LEN {
@@ -355,7 +400,7 @@ fn table_len(length: u64) -> Result<usize> {
 }
 
 /// Fills `buffer` from byte `at`, as far as there is something.
-fn read_up_to(source: &mut (impl Read + Seek), at: u64, buffer: &mut [u8]) -> Result<usize> {
+pub(super) fn read_up_to(source: &mut (impl Read + Seek), at: u64, buffer: &mut [u8]) -> Result<usize> {
     source.seek(SeekFrom::Start(at))?;
     let mut filled = 0;
     while filled < buffer.len() {

@@ -27,6 +27,8 @@ pub struct Replay<'a> {
     open: Option<Open>,
     ended: bool,
     late: LateQueue<'a>,
+    /// The number to deliver for each frame, where it isn't the profile's own.
+    renumbered: Option<Vec<u32>>,
 }
 
 /// A REPEAT record of the region that is loaded in part.
@@ -102,6 +104,20 @@ impl<'a> Replay<'a> {
                 late,
                 buffer: vec![0; 64 * 1024],
             },
+            renumbered: None,
+        }
+    }
+
+    /// Delivers `numbers[i]` for the profile's frame i.
+    #[must_use]
+    pub fn renumbered(mut self, numbers: Vec<u32>) -> Self {
+        self.renumbered = Some(numbers);
+        self
+    }
+
+    fn renumber(numbers: Option<&[u32]>, frames: &mut [u32]) {
+        if let Some(numbers) = numbers {
+            frames.iter_mut().for_each(|frame| *frame = numbers[*frame as usize]);
         }
     }
 
@@ -200,6 +216,7 @@ impl<'a> Replay<'a> {
                     } else {
                         let change =
                             change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
+                        Self::renumber(self.renumbered.as_deref(), &mut self.reader.pushed);
                         self.lanes.change(lane, change, &self.reader.pushed);
                     }
                     self.lanes.append(lane).push(delta, status);
@@ -258,8 +275,9 @@ impl<'a> Replay<'a> {
         if let Some(change) = record.change {
             let frames_at = buffer.iter().position(|byte| *byte < 0x80).map_or(0, |at| at + 2);
             let frames = buffer[frames_at..frames_at + 4 * change.push as usize].chunks_exact(4);
-            let pushed: Vec<u32> =
+            let mut pushed: Vec<u32> =
                 frames.map(|frame| u32::from_le_bytes(frame.try_into().expect("four bytes"))).collect();
+            Self::renumber(self.renumbered.as_deref(), &mut pushed);
             self.lanes.change(lane, change, &pushed);
         }
         let mut append = self.lanes.append(lane);

@@ -4,6 +4,7 @@
 //! 56 bytes, files of the alphas 32; a larger size adds fields in front of the ones known here.
 
 use crate::error::{Error, Position, Result};
+use crate::format::extension::{MARK, Mark};
 use crate::format::header::ByteOrder;
 use crate::model::Statistics;
 
@@ -21,17 +22,24 @@ pub(crate) enum Found {
     PassedOver(String),
 }
 
+impl Found {
+    /// Bytes that the block takes of a tail of `length`, as far as it says; 0 without one.
+    pub fn len(&self, tail: &[u8], order: ByteOrder) -> usize {
+        let size = match self {
+            Found::Nothing => None,
+            _ => Mark::read(tail, order).and_then(|mark| usize::try_from(mark.size).ok()),
+        };
+        size.filter(|size| (MARK..=tail.len()).contains(size)).unwrap_or(0)
+    }
+}
+
 /// Looks for a block at the end of `tail`, the bytes from the frame table's start to the footer,
 /// which stands at byte `footer_at` of the input. No frame takes the last `free` of these bytes.
 pub(crate) fn read(tail: &[u8], free: u64, order: ByteOrder, footer_at: u64) -> Result<Found> {
-    let Some(mark) = tail.len().checked_sub(16) else {
+    let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *SIGNATURE) else {
         return Ok(Found::Nothing);
     };
-    if &tail[mark..mark + 8] != SIGNATURE {
-        return Ok(Found::Nothing);
-    }
-    let version = order.u32(tail, mark + 8);
-    let size = u64::from(order.u32(tail, mark + 12));
+    let Mark { version, size, .. } = mark;
     if version != 1 {
         return Ok(Found::PassedOver(format!("it has version {version}")));
     }

@@ -138,7 +138,9 @@ impl<W: Write + Seek> Writer<W> {
             stats::write(&mut end, statistics);
         }
         let size = frames_at + end.len() as u64 + crate::format::FOOTER_LEN;
-        end.extend_from_slice(&Footer { strings: self.strings, frames: self.frames, size }.write());
+        end.extend_from_slice(
+            &Footer { strings: self.strings, frames: self.frames, size, checksum: [0; 16] }.write(),
+        );
         sink.write_all(&end)?;
         let header = Header {
             byte_order: ByteOrder::Little,
@@ -151,7 +153,7 @@ impl<W: Write + Seek> Writer<W> {
             compression,
         };
         sink.seek(SeekFrom::Start(0))?;
-        sink.write_all(&header.write())?;
+        sink.write_all(&header.write(size))?;
         sink.seek(SeekFrom::Start(size))?;
         sink.flush()?;
         Ok(sink)

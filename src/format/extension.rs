@@ -1,0 +1,152 @@
+//! The blocks of a chunk that say which run it belongs to: our extension of format version 2.
+//!
+//! They stand before the statistics block, or before the footer where there is none, and are found from
+//! their ends as that one is, so that a reader that doesn't know them passes over them: first
+//! `TACHCHNK`, and before it `TACHLABL` where the run has labels.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::format::header::{self, ByteOrder};
+use crate::format::varint;
+use crate::model::{Capture, Mode, RunFacts};
+
+const CHUNK: &[u8; 8] = b"TACHCHNK";
+const CHUNK_LEN: usize = 120;
+const RUN_ID_LEN: usize = 64;
+const LABELS: &[u8; 8] = b"TACHLABL";
+/// Signature, version and size, with which every block ends.
+pub(super) const MARK: usize = 16;
+const VERSION: u32 = 1;
+
+/// What a chunk says of itself and its run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChunkInfo {
+    /// Id of the run, 1 to 64 characters of URL-safe base64.
+    pub run_id: String,
+    /// Number of the chunk in its run, from 0.
+    pub index: u64,
+    /// Earliest and latest sample time, microseconds; both 0 where there is no sample.
+    pub span_us: (u64, u64),
+    /// Unix time of the earliest sample, microseconds, where known.
+    pub wall_us: Option<i64>,
+    /// Facts of the user's own about the run.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What was found: the block's facts, the mode and the capture settings.
+pub(super) struct Found {
+    pub info: ChunkInfo,
+    pub mode: Option<Mode>,
+    pub capture: Option<Capture>,
+}
+
+/// The end of a block: its signature, version, and size with this end.
+pub(super) struct Mark {
+    pub signature: [u8; 8],
+    pub version: u32,
+    pub size: u64,
+}
+
+impl Mark {
+    /// The mark at the end of `tail`, if there is room for one.
+    pub fn read(tail: &[u8], order: ByteOrder) -> Option<Mark> {
+        let at = tail.len().checked_sub(MARK)?;
+        Some(Mark {
+            signature: tail[at..at + 8].try_into().expect("eight bytes"),
+            version: order.u32(tail, at + 8),
+            size: u64::from(order.u32(tail, at + 12)),
+        })
+    }
+
+    fn write(out: &mut Vec<u8>, signature: &[u8; 8], size: usize) {
+        out.extend_from_slice(signature);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(size as u32).to_le_bytes());
+    }
+}
+
+/// Looks for the blocks at the end of `tail`, what stands between the frames and the statistics. The
+/// error tells why they are passed over.
+pub(super) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<Found>, String> {
+    let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *CHUNK) else {
+        return Ok(None);
+    };
+    if mark.version != VERSION || mark.size != CHUNK_LEN as u64 || tail.len() < CHUNK_LEN {
+        return Err(format!("it has version {} and {} bytes", mark.version, mark.size));
+    }
+    let (rest, block) = tail.split_at(tail.len() - CHUNK_LEN);
+    let id = block[..RUN_ID_LEN].split(|byte| *byte == 0).next().unwrap_or_default();
+    let is_padded = block[id.len()..RUN_ID_LEN].iter().all(|byte| *byte == 0);
+    let is_id = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let run_id = match std::str::from_utf8(id) {
+        Ok(text) if !id.is_empty() && is_padded && id.iter().all(is_id) => text.to_string(),
+        _ => return Err("it has no valid run id".to_string()),
+    };
+    let config = order.u32(block, 96);
+    let wall_us = order.u64(block, 88) as i64;
+    Ok(Some(Found {
+        info: ChunkInfo {
+            run_id,
+            index: order.u64(block, 64),
+            span_us: (order.u64(block, 72), order.u64(block, 80)),
+            wall_us: (wall_us != 0).then_some(wall_us),
+            labels: read_labels(rest, order)?,
+        },
+        mode: header::mode_of(config),
+        capture: header::capture_of(config),
+    }))
+}
+
+fn read_labels(tail: &[u8], order: ByteOrder) -> Result<BTreeMap<String, String>, String> {
+    let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *LABELS) else {
+        return Ok(BTreeMap::new());
+    };
+    let fault = || "its labels cannot be read".to_string();
+    let size = usize::try_from(mark.size).ok().filter(|size| (MARK..=tail.len()).contains(size));
+    let (Some(size), VERSION) = (size, mark.version) else { return Err(fault()) };
+    let bytes = &tail[tail.len() - size..tail.len() - MARK];
+    let mut pos = 0;
+    let mut text = || -> Option<String> {
+        let length = usize::try_from(varint::read(bytes, &mut pos).ok()?).ok()?;
+        let text = bytes.get(pos..pos.checked_add(length)?)?;
+        pos += length;
+        String::from_utf8(text.to_vec()).ok()
+    };
+    let mut labels = BTreeMap::new();
+    let mut next = text();
+    while let Some(key) = next {
+        labels.insert(key, text().ok_or_else(fault)?);
+        next = text();
+    }
+    if pos == bytes.len() { Ok(labels) } else { Err(fault()) }
+}
+
+/// Appends the blocks.
+///
+/// # Errors
+///
+/// A run id that is longer than the block has room for.
+pub(super) fn write(out: &mut Vec<u8>, info: &ChunkInfo, facts: &RunFacts) -> Result<()> {
+    if info.run_id.is_empty() || info.run_id.len() > RUN_ID_LEN {
+        return Err(Error::usage(format!("the run id '{}' has no place in a chunk", info.run_id)));
+    }
+    if !info.labels.is_empty() {
+        let start = out.len();
+        for text in info.labels.iter().flat_map(|(key, value)| [key, value]) {
+            varint::write(out, text.len() as u64);
+            out.extend_from_slice(text.as_bytes());
+        }
+        let size = out.len() - start + MARK;
+        Mark::write(out, LABELS, size);
+    }
+    let mut id = [0; RUN_ID_LEN];
+    id[..info.run_id.len()].copy_from_slice(info.run_id.as_bytes());
+    out.extend_from_slice(&id);
+    for number in [info.index, info.span_us.0, info.span_us.1, info.wall_us.unwrap_or(0) as u64] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&u64::from(header::config_word(facts)).to_le_bytes());
+    Mark::write(out, CHUNK, CHUNK_LEN);
+    Ok(())
+}
