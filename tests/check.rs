@@ -38,8 +38,8 @@ fn profiles(folder: &str) -> Vec<PathBuf> {
 fn options() -> Vec<StreamOptions> {
     let new = || StreamOptions::new("a-run").expect("a run id");
     let types = |list: &str| list.parse().expect("types");
-    let small = Flush { samples: Some(64), interval: None };
-    let timed = Flush { samples: None, interval: Some(Duration::from_millis(250)) };
+    let small = Flush { samples: Some(64), ..Flush::default() };
+    let timed = Flush { interval: Some(Duration::from_millis(250)), ..Flush::default() };
     vec![
         new(),
         new().flush(small).max_line(8 * 1024).expect("a limit"),
@@ -49,7 +49,7 @@ fn options() -> Vec<StreamOptions> {
             .wall_start_us(1_790_000_000_000_000)
             .label("host", "web-3"),
         new().types(types("agg")),
-        new().types(types("raw,-end,-str_def")).flush(Flush { samples: Some(1000), interval: None }),
+        new().types(types("raw,-end,-str_def")).flush(Flush { samples: Some(1000), ..Flush::default() }),
     ]
 }
 

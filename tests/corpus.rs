@@ -242,7 +242,9 @@ fn plain_recordings_come_back_byte_for_byte() {
 #[test]
 fn packed_recordings_come_back_with_the_same_samples_and_facts() {
     for path in answered_profiles() {
-        if JOINED.contains(&name(&path).as_str()) || name(&path) == "zstd_bomb_50m_samples" {
+        // What single chunks say that was measured has no place in a profile in one piece.
+        let skipped = ["zstd_bomb_50m_samples", "v2_stats_each_chunk"];
+        if JOINED.contains(&name(&path).as_str()) || skipped.contains(&name(&path).as_str()) {
             continue;
         }
         let stream = stream_of(&path, &[]);
@@ -263,7 +265,9 @@ fn packed_recordings_come_back_with_the_same_samples_and_facts() {
                 }
                 _ => None,
             });
-            (facts.collect::<Vec<_>>(), read.threads)
+            let mut facts: Vec<String> = facts.collect();
+            facts.dedup();
+            (facts, read.threads)
         };
         assert!(facts(&stream) == facts(&ran.stdout), "{}", path.display());
     }

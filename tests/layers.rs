@@ -7,7 +7,10 @@ const RULES: [(&str, &[&str]); 7] = [
     ("model", &["model"]),
     ("error", &["model", "error"]),
     ("limits", &["model", "limits"]),
-    ("format", &["format", "model", "error", "limits", "zstd", "xxhash_rust", "rustc_hash", "tempfile"]),
+    (
+        "format",
+        &["format", "model", "error", "limits", "zstd", "xxhash_rust", "rustc_hash", "tempfile", "memchr"],
+    ),
     (
         "protocol",
         &["protocol", "model", "error", "limits", "serde", "serde_json", "simd_json", "base64", "rustc_hash"],

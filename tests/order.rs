@@ -158,8 +158,8 @@ fn check(samples: &[Sample]) {
     let bytes = record(samples);
     for (flush, max_line) in [
         (Flush::default(), 65_535),
-        (Flush { samples: Some(10), interval: None }, 8192),
-        (Flush { samples: None, interval: Some(std::time::Duration::from_millis(1)) }, 20_000),
+        (Flush { samples: Some(10), ..Flush::default() }, 8192),
+        (Flush { interval: Some(std::time::Duration::from_millis(1)), ..Flush::default() }, 20_000),
     ] {
         let mut text = stream(&bytes, flush, max_line);
         assert!(samples_of(&text) == expected(samples), "the samples differ");

@@ -65,9 +65,10 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = |list: &str| list.parse::<StreamTypes>())]
     pub stream_types: Option<StreamTypes>,
 
-    /// When a batch closes: interval:DURATION, samples:N or both, the first one reached
-    #[arg(long, value_name = "LIMITS", default_value = "samples:262144", value_parser = parse_flush)]
-    pub flush: Flush,
+    /// When a batch closes: interval:DURATION, samples:N, chunk, or several, the first one reached
+    /// [default: chunk for a profile in chunks, samples:262144 for others]
+    #[arg(long, value_name = "LIMITS", value_parser = parse_batches)]
+    pub flush: Option<Flush>,
 
     /// Id of the run: auto (from the profile's content), random, or your own
     #[arg(long, value_name = "ID", default_value = "auto")]
@@ -143,8 +144,17 @@ pub(crate) struct Check {
     pub input: Option<PathBuf>,
 }
 
+/// The limits of a batch.
+fn parse_batches(text: &str) -> Result<Flush, String> {
+    let limits: Vec<&str> = text.split(',').collect();
+    let (parts, others): (Vec<&str>, Vec<&str>) = limits.into_iter().partition(|limit| *limit == "chunk");
+    let flush = if others.is_empty() { Flush::default() } else { parse_flush(&others.join(","))? };
+    Ok(Flush { part: !parts.is_empty(), ..flush })
+}
+
+/// The limits of a chunk.
 fn parse_flush(text: &str) -> Result<Flush, String> {
-    let mut flush = Flush { samples: None, interval: None };
+    let mut flush = Flush::default();
     for limit in text.split(',') {
         match limit.split_once(':') {
             Some(("interval", period)) if flush.interval.is_none() => {

@@ -6,6 +6,7 @@ mod check;
 mod from_bin;
 mod inspect;
 mod messages;
+mod runs;
 mod to_bin;
 
 use std::io::Write;

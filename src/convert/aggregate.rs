@@ -54,6 +54,28 @@ struct Windows {
     strays: BTreeMap<i128, Stray>,
 }
 
+/// What is counted but not yet in a table, so that counting can go on with other tables.
+#[derive(Debug, Default)]
+pub(crate) struct Uncounted {
+    counts: Vec<(u32, Counts)>,
+    total: u64,
+    empty: u64,
+    current: Option<i128>,
+    strays: BTreeMap<i128, Stray>,
+}
+
+impl Uncounted {
+    /// The frames in it, each once.
+    pub fn frames(&self) -> Vec<u32> {
+        let strays = self.strays.values().flat_map(|stray| stray.counts.keys());
+        let mut frames: Vec<u32> =
+            self.counts.iter().map(|(frame, _)| frame).chain(strays).copied().collect();
+        frames.sort_unstable();
+        frames.dedup();
+        frames
+    }
+}
+
 #[derive(Debug, Default)]
 struct Stray {
     total: u64,
@@ -189,9 +211,44 @@ impl Aggregator {
         here
     }
 
-    /// Ends the counting of the current window or run and returns its table, if a sample was
-    /// counted.
-    fn take(&mut self) -> Option<Table> {
+    /// Stops counting, in the middle of a window as it may be.
+    pub fn pause(mut self) -> Uncounted {
+        self.settle_all();
+        self.touched.sort_unstable();
+        let counts = self.touched.iter().map(|frame| (*frame, self.counts[*frame as usize])).collect();
+        let (current, strays) =
+            self.windows.map(|windows| (windows.current, windows.strays)).unwrap_or_default();
+        Uncounted { counts, total: self.total, empty: self.empty, current, strays }
+    }
+
+    /// Goes on where another aggregator paused; `frame` tells the frame of these tables that one of the
+    /// other's is.
+    pub fn resume(&mut self, uncounted: Uncounted, frame: impl Fn(u32) -> u32) {
+        let Aggregator { group, counts, touched, .. } = self;
+        let add = |to: &mut Counts, these: Counts| {
+            to.self_ += these.self_;
+            to.cumulative += these.cumulative;
+        };
+        for (old, these) in uncounted.counts {
+            add(touch(counts, touched, group[frame(old) as usize]), these);
+        }
+        self.total += uncounted.total;
+        self.empty += uncounted.empty;
+        if let Some(windows) = &mut self.windows {
+            windows.current = uncounted.current;
+            for (index, stray) in uncounted.strays {
+                let mut moved =
+                    Stray { total: stray.total, empty: stray.empty, counts: FxHashMap::default() };
+                for (old, these) in stray.counts {
+                    add(moved.counts.entry(group[frame(old) as usize]).or_default(), these);
+                }
+                windows.strays.insert(index, moved);
+            }
+        }
+    }
+
+    /// Counts the frames that are still on stacks.
+    fn settle_all(&mut self) {
         let mut lanes = std::mem::take(&mut self.lanes);
         for lane in &mut lanes {
             for depth in 0..lane.slots.len() {
@@ -201,6 +258,12 @@ impl Aggregator {
             lane.seen = 0;
         }
         self.lanes = lanes;
+    }
+
+    /// Ends the counting of the current window or run and returns its table, if a sample was
+    /// counted.
+    fn take(&mut self) -> Option<Table> {
+        self.settle_all();
         self.touched.sort_unstable();
         let rows = self.touched.drain(..).map(|frame| {
             let counts = std::mem::take(&mut self.counts[frame as usize]);

@@ -1,6 +1,8 @@
-//! Which frames and strings a batch uses.
+//! Which frames and strings a batch uses, and one batch's definitions out of several tables.
 
-use crate::model::Tables;
+use rustc_hash::FxHashMap;
+
+use crate::model::{Frame, Tables};
 
 /// Frames of one batch, each noted once.
 #[derive(Debug)]
@@ -14,6 +16,11 @@ pub(crate) struct UsedFrames {
 impl UsedFrames {
     pub fn new(tables: &Tables) -> Self {
         UsedFrames { noted: vec![0; tables.frames.len()], batch: 1, frames: Vec::new() }
+    }
+
+    /// The tables have grown to this many frames.
+    pub fn resize(&mut self, frames: usize) {
+        self.noted.resize(frames, 0);
     }
 
     /// The batch uses this frame.
@@ -39,5 +46,104 @@ impl UsedFrames {
         strings.sort_unstable();
         strings.dedup();
         (frames, strings)
+    }
+}
+
+/// Tables to which definitions of others are added, each by its content.
+#[derive(Debug)]
+pub(crate) struct MergedTables {
+    tables: Tables,
+    strings: FxHashMap<Vec<u8>, u32>,
+    frames: KnownFrames,
+}
+
+impl MergedTables {
+    pub fn new(tables: Tables) -> Self {
+        let ids = 0..tables.strings.len() as u32;
+        let named = |id: u32| tables.strings.get(id).map(|string| (string.to_vec(), id));
+        // Of equal strings the first.
+        let strings = ids.rev().filter_map(named).collect();
+        let mut frames = KnownFrames::default();
+        for (id, frame) in (0..).zip(&tables.frames) {
+            frames.add(*frame, id);
+        }
+        MergedTables { tables, strings, frames }
+    }
+
+    /// Adds frames of `from`, of which none may be named twice, and returns their ids here.
+    pub fn add(&mut self, from: &Tables, frames: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        self.frames.begin_batch();
+        frames.into_iter().map(|frame| self.frame(from, frame)).collect()
+    }
+
+    fn frame(&mut self, from: &Tables, frame: u32) -> u32 {
+        let frame = from.frames[frame as usize];
+        let path = self.string(from, frame.path);
+        let function = self.string(from, frame.function);
+        let frame = Frame { path, function, ..frame };
+        let MergedTables { tables, frames, .. } = self;
+        frames.get_or_add(frame, || {
+            tables.frames.push(frame);
+            tables.frames.len() as u32 - 1
+        })
+    }
+
+    /// A string that doesn't exist stays so: only frames that no sample uses name one.
+    fn string(&mut self, from: &Tables, string: u32) -> u32 {
+        let Some(bytes) = from.strings.get(string) else { return u32::MAX };
+        if let Some(id) = self.strings.get(bytes) {
+            return *id;
+        }
+        let id = self.tables.strings.push(bytes);
+        self.strings.insert(bytes.to_vec(), id);
+        id
+    }
+
+    pub fn into_tables(self) -> Tables {
+        self.tables
+    }
+}
+
+/// Frames by their content. Equal ones of one batch stay apart, as profiles hold them: the second of them
+/// is the second of another batch.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFrames {
+    ids: FxHashMap<Frame, Known>,
+    batch: u64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    ids: Vec<u32>,
+    /// The batch in which it was last asked for, and how often.
+    batch: u64,
+    used: usize,
+}
+
+impl KnownFrames {
+    /// The frames that are asked for from here on are told from each other.
+    pub fn begin_batch(&mut self) {
+        self.batch += 1;
+    }
+
+    /// The batch's frame is known by this id.
+    fn add(&mut self, frame: Frame, id: u32) {
+        self.ids.entry(frame).or_default().ids.push(id);
+    }
+
+    /// The id of a frame that the batch has not asked for yet; `new` makes one where none is left.
+    pub fn get_or_add(&mut self, frame: Frame, new: impl FnOnce() -> u32) -> u32 {
+        let known = self.ids.entry(frame).or_default();
+        if known.batch != self.batch {
+            known.batch = self.batch;
+            known.used = 0;
+        }
+        known.used += 1;
+        if let Some(id) = known.ids.get(known.used - 1) {
+            return *id;
+        }
+        let id = new();
+        known.ids.push(id);
+        id
     }
 }

@@ -5,18 +5,26 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::protocol::{StreamTypes, is_run_id};
 
-/// When a batch closes: at whichever limit comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a batch (or, in a profile, a chunk) closes: at whichever limit comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
     /// Once it has this many samples, at the end of the instant that reaches them.
     pub samples: Option<u64>,
     /// Before it would span this much time.
     pub interval: Option<Duration>,
+    /// With each part of the input: a chunk, a framed profile, a whole file.
+    pub part: bool,
 }
 
-impl Default for Flush {
-    fn default() -> Self {
-        Flush { samples: Some(262_144), interval: None }
+impl Flush {
+    /// For a run that is one profile.
+    pub const OF_FILE: Flush = Flush { samples: Some(262_144), interval: None, part: false };
+    /// For a run that comes in parts.
+    pub const OF_PARTS: Flush = Flush { samples: None, interval: None, part: true };
+
+    /// The interval in microseconds.
+    pub(super) fn interval_us(self) -> Option<u64> {
+        self.interval.map(|interval| u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
@@ -25,10 +33,11 @@ impl Default for Flush {
 pub struct StreamOptions {
     pub(super) run_id: String,
     pub(super) types: StreamTypes,
-    pub(super) flush: Flush,
+    pub(super) flush: Option<Flush>,
     pub(super) max_line: usize,
     pub(super) wall_start_us: Option<i64>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) live: bool,
 }
 
 impl StreamOptions {
@@ -47,10 +56,11 @@ impl StreamOptions {
         Ok(StreamOptions {
             run_id,
             types: StreamTypes::default(),
-            flush: Flush::default(),
+            flush: None,
             max_line: limits::LINE,
             wall_start_us: None,
             labels: BTreeMap::new(),
+            live: false,
         })
     }
 
@@ -61,10 +71,10 @@ impl StreamOptions {
         self
     }
 
-    /// When batches close.
+    /// When batches close; [`Flush::OF_FILE`] or [`Flush::OF_PARTS`] unless said otherwise.
     #[must_use]
     pub fn flush(mut self, flush: Flush) -> Self {
-        self.flush = flush;
+        self.flush = Some(flush);
         self
     }
 
@@ -89,6 +99,16 @@ impl StreamOptions {
     #[must_use]
     pub fn wall_start_us(mut self, wall_start_us: i64) -> Self {
         self.wall_start_us = Some(wall_start_us);
+        self
+    }
+
+    /// The profile is still being written: a part's batch goes out with the part, so that what ends with
+    /// the run comes in a batch of its own, and heartbeats come by [`RunStream::heartbeat`] alone.
+    ///
+    /// [`RunStream::heartbeat`]: crate::convert::RunStream::heartbeat
+    #[must_use]
+    pub fn live(mut self) -> Self {
+        self.live = true;
         self
     }
 

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustc_hash::FxHashMap;
 
+use crate::convert::definitions::KnownFrames;
 use crate::error::{Error, Position, Result};
 use crate::model::{Frame, Location};
 use crate::protocol::message::{End, FrameDef, IdScope, LossReason, Meta, Stats, StrDef};
@@ -259,7 +260,7 @@ pub(crate) struct Definitions {
     frames: FxHashMap<u32, Defined<Frame>>,
     /// What is in the profile from batches whose ids are forgotten.
     known_strings: FxHashMap<Vec<u8>, u32>,
-    known_frames: FxHashMap<Frame, u32>,
+    known_frames: KnownFrames,
     forgets: bool,
 }
 
@@ -275,6 +276,15 @@ impl Definitions {
         self.forgets = true;
         self.strings.clear();
         self.frames.clear();
+        self.known_frames.begin_batch();
+    }
+
+    /// What was put into the profile is not in the next one.
+    pub fn begin_profile(&mut self) {
+        self.strings.values_mut().for_each(|string| string.index = None);
+        self.frames.values_mut().for_each(|frame| frame.index = None);
+        self.known_strings.clear();
+        self.known_frames = KnownFrames::default();
     }
 
     fn strings(&mut self, body: &StrDef) -> Result<()> {
@@ -348,7 +358,7 @@ impl Definitions {
         let function = self.string(value.function, sink);
         let frame = Frame { path, function, ..value };
         let index = if self.forgets {
-            *self.known_frames.entry(frame).or_insert_with(|| sink.frame(&frame))
+            self.known_frames.get_or_add(frame, || sink.frame(&frame))
         } else {
             sink.frame(&frame)
         };

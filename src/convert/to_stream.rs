@@ -1,19 +1,23 @@
-//! A binary profile into a stream.
+//! Binary profiles into a stream.
 
+mod parts;
 mod write;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, Write};
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
 
 use crate::convert::aggregate::{Aggregator, Table};
 use crate::convert::definitions::UsedFrames;
-use crate::convert::options::StreamOptions;
+use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw::RawBuilder;
 use crate::error::Result;
-use crate::format::{Contents, Profile};
+use crate::format::{Framing, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{Cut, Lanes, Slice};
-use crate::protocol::message::{Heartbeat, LossAmount};
+use crate::model::{Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
+use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
 use crate::protocol::{Encoder, MessageType};
 
 /// Samples of one cut where no raw message has to fit into a line.
@@ -64,39 +68,80 @@ pub fn to_stream<R: Read + Seek>(
     options: &StreamOptions,
     sink: &mut impl Write,
 ) -> Result<Written> {
-    let (mut replay, contents) = profile.replay()?;
-    let mut stream = Stream::new(contents, options, sink);
-    loop {
-        replay.load(stream.wanted())?;
-        let complete = replay.complete_before();
-        let lanes = replay.lanes();
-        let Some(key) = lanes.first_key() else { break };
-        stream.pass(key)?;
-        stream.deliver(lanes, key, complete)?;
-    }
-    stream.finish()
+    let mut run = RunStream::new(Framing::Files, options.clone());
+    run.profile(profile, sink)?;
+    run.finish(sink)
 }
 
-/// Gathers samples into batches.
-struct Stream<'a, W> {
-    contents: &'a Contents,
-    options: &'a StreamOptions,
-    sink: &'a mut W,
+/// Writes a run that comes in parts: chunks, or framed profiles.
+///
+/// ```
+/// use tachyon_jsonl::convert::{RunStream, StreamOptions};
+/// use tachyon_jsonl::format::{Part, Sequence};
+///
+/// let mut file = std::fs::File::open("tests/data/legacy/v2_3_chunks_none.bin")?;
+/// let mut sequence = Sequence::open(&mut file)?;
+/// let mut run = RunStream::new(sequence.framing(), StreamOptions::new("example")?);
+/// let mut stream = Vec::new();
+/// while let Some(part) = sequence.next(&mut file)? {
+///     match part {
+///         Part::Profile(mut profile) => run.profile(&mut profile, &mut stream)?,
+///         Part::Lost(lost) => run.lost(&lost, &mut stream)?,
+///     }
+/// }
+/// let written = run.finish(&mut stream)?;
+/// assert_eq!(written.batches, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RunStream {
+    options: StreamOptions,
+    framing: Framing,
+    flush: Flush,
     encoder: Encoder,
     text: Vec<u8>,
     raw: RawBuilder,
-    aggregator: Aggregator,
-    window_end: Option<u64>,
-    used: UsedFrames,
     /// Samples that fit into a raw message, by the last one.
     raw_samples: usize,
-    /// The lane's last batch, plus one.
-    lane_batch: Vec<u64>,
+    run: Option<Run>,
+    /// What the open batch defines its frames by.
+    tables: Arc<Tables>,
+    aggregator: Aggregator,
+    used: UsedFrames,
+    window_end: Option<u64>,
     batch: Batch,
     samples: u64,
     samples_total: u64,
+    span_us: Option<(u64, u64)>,
     heartbeats: Heartbeats,
     lost: BTreeMap<String, LossAmount>,
+    complete: bool,
+    /// Told behind the last batch.
+    at_end: Vec<(ErrorMessage, Option<Loss>)>,
+    /// Parts that were lost since the last one.
+    lost_parts: u64,
+    gaps: u64,
+}
+
+/// What is known of the run once its first part is there.
+struct Run {
+    facts: RunFacts,
+    labels: BTreeMap<String, String>,
+    /// A time of the profiler's clock and the same as Unix time, where known.
+    wall_us: Option<(u64, i64)>,
+    /// Number of the last chunk.
+    last_chunk: Option<u64>,
+    statistics: RunStatistics,
+}
+
+/// What the parts say that the profiler measured.
+#[derive(Default)]
+struct RunStatistics {
+    /// By the last part.
+    measured: Option<Statistics>,
+    /// Whether the last part knows its run.
+    is_of_run: bool,
+    /// How many parts say something.
+    parts: u64,
 }
 
 /// What the open batch holds so far.
@@ -108,11 +153,18 @@ struct Batch {
     fresh: u64,
     span_us: Option<(u64, u64)>,
     samples: u64,
-    threads: u64,
+    threads: FxHashSet<ThreadKey>,
     at_depth_limit: u64,
     raw: Vec<u8>,
     raw_ends: Vec<usize>,
     tables: BTreeMap<i128, Table>,
+    losses: Vec<Loss>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.samples == 0 && self.tables.is_empty() && self.losses.is_empty()
+    }
 }
 
 struct Heartbeats {
@@ -122,32 +174,62 @@ struct Heartbeats {
     waiting: Vec<Heartbeat>,
 }
 
-impl<'a, W: Write> Stream<'a, W> {
-    fn new(contents: &'a Contents, options: &'a StreamOptions, sink: &'a mut W) -> Self {
-        let start_us = contents.header.facts.start_us;
-        let micros = |period: std::time::Duration| u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-        let window =
-            options.types.has(MessageType::Agg).then(|| options.types.window()).flatten().map(micros);
-        let period = micros(options.types.heartbeat());
-        let due = options.types.has(MessageType::Heartbeat).then(|| start_us.checked_add(period)).flatten();
-        Stream {
+impl RunStream {
+    /// A run whose parts are told apart by `framing`.
+    pub fn new(framing: Framing, options: StreamOptions) -> Self {
+        let usual = if framing == Framing::Files { Flush::OF_FILE } else { Flush::OF_PARTS };
+        let tables = Arc::<Tables>::default();
+        RunStream {
+            flush: options.flush.unwrap_or(usual),
+            framing,
             encoder: Encoder::new(&options.run_id),
             text: Vec::new(),
             raw: RawBuilder::default(),
-            aggregator: Aggregator::new(&contents.tables, start_us, window),
-            window_end: None,
-            used: UsedFrames::new(&contents.tables),
             raw_samples: FIRST_CUT,
-            lane_batch: vec![0; contents.scan.threads.len()],
+            run: None,
+            aggregator: Aggregator::new(&tables, 0, None),
+            used: UsedFrames::new(&tables),
+            tables,
+            window_end: None,
             batch: Batch::default(),
             samples: 0,
             samples_total: 0,
-            heartbeats: Heartbeats { due, period, waiting: Vec::new() },
+            span_us: None,
+            heartbeats: Heartbeats { due: None, period: 0, waiting: Vec::new() },
             lost: BTreeMap::new(),
-            contents,
+            complete: true,
+            at_end: Vec::new(),
+            lost_parts: 0,
+            gaps: 0,
             options,
-            sink,
         }
+    }
+
+    /// Adds a profile: the run's only one, or its next part.
+    ///
+    /// # Errors
+    ///
+    /// As for [`to_stream`].
+    pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, sink: &mut impl Write) -> Result<()> {
+        let numbers = self.begin(profile.contents(), sink)?;
+        let (mut replay, contents) = profile.replay()?;
+        if let Some(numbers) = numbers {
+            replay = replay.renumbered(numbers);
+        }
+        loop {
+            replay.load(self.wanted())?;
+            let complete = replay.complete_before();
+            let lanes = replay.lanes();
+            let Some(key) = lanes.first_key() else { break };
+            self.pass(key, sink)?;
+            self.deliver(lanes, key, complete)?;
+        }
+        self.ended(contents, sink)
+    }
+
+    /// How often chunks were missing before one that came.
+    pub fn gaps(&self) -> u64 {
+        self.gaps
     }
 
     fn has(&self, message: MessageType) -> bool {
@@ -160,24 +242,21 @@ impl<'a, W: Write> Stream<'a, W> {
     }
 
     /// The next sample has this key: closes what ends before it.
-    fn pass(&mut self, key: u64) -> Result<()> {
+    fn pass(&mut self, key: u64, sink: &mut impl Write) -> Result<()> {
         if self.window_end.is_some_and(|end| end <= key) {
             self.close_window();
         }
         self.beat(key);
-        let flush = self.options.flush;
-        let is_full = flush.samples.is_some_and(|samples| self.batch.fresh >= samples);
+        let is_full = self.flush.samples.is_some_and(|samples| self.batch.fresh >= samples);
         if self.batch.fresh > 0 && (is_full || self.batch_end().is_some_and(|end| end <= key)) {
-            self.close_batch()?;
+            self.close_batch(sink)?;
         }
         Ok(())
     }
 
     /// When the open batch has to close at the latest.
     fn batch_end(&self) -> Option<u64> {
-        let interval = self.options.flush.interval?;
-        let interval = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX);
-        self.batch.first_key?.checked_add(interval)
+        self.batch.first_key?.checked_add(self.flush.interval_us()?)
     }
 
     /// Takes samples off the lanes, the first of which has this key, into the batch.
@@ -186,8 +265,7 @@ impl<'a, W: Write> Stream<'a, W> {
         self.window_end = self.aggregator.window_end(key);
         let ends = [complete, self.window_end, self.heartbeats.due, self.batch_end()];
         let before = ends.into_iter().flatten().min();
-        let room =
-            self.options.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
+        let room = self.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
         // A batch closes behind the instant that fills it, a message before the one that passes its line.
         let (wanted, cut) = if room <= self.wanted() { (room, Cut::Up) } else { (self.wanted(), Cut::Down) };
@@ -209,7 +287,7 @@ impl<'a, W: Write> Stream<'a, W> {
                 self.aggregator.count(&slice);
             }
         }
-        let Stream { aggregator, batch, samples_total, .. } = self;
+        let RunStream { aggregator, batch, samples_total, .. } = self;
         lanes.advance(|stack, samples| {
             if aggregator.is_counted(stack) {
                 *samples_total += samples as u64;
@@ -231,13 +309,11 @@ impl<'a, W: Write> Stream<'a, W> {
         } else {
             times.iter().fold((u64::MAX, 0), |(low, high), time| (low.min(*time), high.max(*time)))
         };
-        let span = self.batch.span_us.get_or_insert((low, high));
-        *span = (span.0.min(low), span.1.max(high));
-        let last = &mut self.lane_batch[slice.index()];
-        if *last != self.batch.index + 1 {
-            *last = self.batch.index + 1;
-            self.batch.threads += 1;
+        for span in [&mut self.batch.span_us, &mut self.span_us] {
+            let span = span.get_or_insert((low, high));
+            *span = (span.0.min(low), span.1.max(high));
         }
+        self.batch.threads.insert(slice.thread());
     }
 
     fn note_frames(&mut self, lanes: &Lanes) {
@@ -302,22 +378,21 @@ impl<'a, W: Write> Stream<'a, W> {
         }
     }
 
+    /// Unix time of a time of the profiler's clock, where the two are known to go together.
     fn wall_us(&self, time_us: u64) -> Option<i64> {
-        let since = i128::from(time_us) - i128::from(self.contents.header.facts.start_us);
-        i64::try_from(i128::from(self.options.wall_start_us?) + since).ok()
+        let (known_us, wall_us) = self.run.as_ref()?.wall_us?;
+        let since = i128::from(time_us) - i128::from(known_us);
+        i64::try_from(i128::from(wall_us) + since).ok()
     }
 
     /// Writes the open batch, unless only counts would stand in it: then it goes on.
-    fn close_batch(&mut self) -> Result<()> {
-        if self.batch.raw_ends.is_empty() && self.batch.tables.is_empty() && self.has_content_type() {
+    fn close_batch(&mut self, sink: &mut impl Write) -> Result<()> {
+        let has_content = !self.batch.raw_ends.is_empty() || !self.batch.tables.is_empty();
+        if !has_content && (self.has(MessageType::Raw) || self.has(MessageType::Agg)) {
             self.batch.first_key = None;
             self.batch.fresh = 0;
             return Ok(());
         }
-        self.write_batch(Vec::new(), None)
-    }
-
-    fn has_content_type(&self) -> bool {
-        self.has(MessageType::Raw) || self.has(MessageType::Agg)
+        self.write_batch(None, sink)
     }
 }

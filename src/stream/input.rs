@@ -1,7 +1,7 @@
 //! Where bytes come from.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::SpooledTempFile;
@@ -50,8 +50,7 @@ impl Input {
         })
     }
 
-    /// Opens it for reading anywhere. What cannot be sought in is copied aside first: to memory, and to a
-    /// temporary file once it is large.
+    /// Opens it for reading anywhere.
     ///
     /// # Errors
     ///
@@ -63,8 +62,8 @@ impl Input {
         };
         match file {
             Some(file) if file.metadata()?.is_file() => Ok(ProfileSource::File(file)),
-            Some(file) => ProfileSource::spool(file),
-            None => ProfileSource::spool(io::stdin()),
+            Some(file) => Ok(ProfileSource::of_pipe(file)),
+            None => Ok(ProfileSource::of_pipe(io::stdin())),
         }
     }
 }
@@ -78,20 +77,29 @@ fn open(path: &Path) -> Result<File> {
 }
 
 /// Bytes that can be read anywhere.
-#[derive(Debug)]
 pub enum ProfileSource {
     /// A regular file.
     File(File),
-    /// A copy of what came through a pipe.
-    Spool(Box<SpooledTempFile>),
+    /// What comes through a pipe.
+    Pipe(Box<Piped>),
 }
 
 impl ProfileSource {
-    fn spool(mut from: impl Read) -> Result<Self> {
-        let mut spool = SpooledTempFile::new(SPOOL_MEMORY);
-        io::copy(&mut from, &mut spool)?;
-        spool.seek(SeekFrom::Start(0))?;
-        Ok(ProfileSource::Spool(Box::new(spool)))
+    /// What comes out of `reader`.
+    pub fn of_pipe(reader: impl Read + 'static) -> Self {
+        ProfileSource::Pipe(Box::new(Piped::new(Box::new(reader))))
+    }
+
+    /// Bytes before this place will not be asked for again.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the temporary file.
+    pub fn forget(&mut self, before: u64) -> io::Result<()> {
+        match self {
+            ProfileSource::File(_) => Ok(()),
+            ProfileSource::Pipe(pipe) => pipe.forget(before),
+        }
     }
 }
 
@@ -99,7 +107,7 @@ impl Read for ProfileSource {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             ProfileSource::File(file) => file.read(buffer),
-            ProfileSource::Spool(spool) => spool.read(buffer),
+            ProfileSource::Pipe(pipe) => pipe.read(buffer),
         }
     }
 }
@@ -108,8 +116,90 @@ impl Seek for ProfileSource {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match self {
             ProfileSource::File(file) => file.seek(to),
-            ProfileSource::Spool(spool) => spool.seek(to),
+            ProfileSource::Pipe(pipe) => pipe.seek(to),
         }
+    }
+}
+
+/// A pipe in which one can go back, as far as nothing was forgotten: what has come is kept in memory,
+/// and in a temporary file once it is large. Reading waits for what is still to come; only the search
+/// for the end waits for all of it.
+pub struct Piped {
+    reader: Box<dyn Read>,
+    kept: SpooledTempFile,
+    /// Where what is kept starts and ends, and where reading goes on.
+    start: u64,
+    end: u64,
+    at: u64,
+    ended: bool,
+    buffer: Vec<u8>,
+}
+
+impl Piped {
+    fn new(reader: Box<dyn Read>) -> Self {
+        let kept = SpooledTempFile::new(SPOOL_MEMORY);
+        Piped { reader, kept, start: 0, end: 0, at: 0, ended: false, buffer: vec![0; BUFFER] }
+    }
+
+    /// Waits for more, or the end.
+    fn pull(&mut self) -> io::Result<()> {
+        match self.reader.read(&mut self.buffer) {
+            Ok(0) => self.ended = true,
+            Ok(n) => {
+                self.kept.seek(SeekFrom::Start(self.end - self.start))?;
+                self.kept.write_all(&self.buffer[..n])?;
+                self.end += n as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, before: u64) -> io::Result<()> {
+        let before = before.min(self.end);
+        // What is left is copied, so a little is not worth it.
+        if before < self.end && before - self.start < BUFFER as u64 {
+            return Ok(());
+        }
+        let mut rest = SpooledTempFile::new(SPOOL_MEMORY);
+        self.kept.seek(SeekFrom::Start(before - self.start))?;
+        io::copy(&mut self.kept, &mut rest)?;
+        self.kept = rest;
+        self.start = before;
+        Ok(())
+    }
+}
+
+impl Read for Piped {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at >= self.end && !self.ended {
+            self.pull()?;
+        }
+        let Some(from) = self.at.checked_sub(self.start) else {
+            return Err(io::Error::other("a place in a pipe that was given up"));
+        };
+        self.kept.seek(SeekFrom::Start(from))?;
+        let n = self.kept.read(buffer)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+impl Seek for Piped {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => {
+                while !self.ended {
+                    self.pull()?;
+                }
+                self.end.checked_add_signed(by)
+            }
+        };
+        self.at = to.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
     }
 }
 

@@ -92,10 +92,14 @@ pub fn answer(profile: &Path, ending: &str) -> Option<String> {
     Some(String::from_utf8(zstd::decode_all(packed).expect("zstd")).expect("UTF-8"))
 }
 
-/// All version-1 profiles of which CPython (or, for old layouts, the corpus) says what they hold.
+/// Chunked, and died in its first chunk.
+pub const TORN_FIRST: &str = "v2_torn_first";
+
+/// All profiles of which CPython (or, for old and proposed layouts, the corpus) says what they hold.
 pub fn answered_profiles() -> Vec<PathBuf> {
-    let all = [profiles("cpython", &[""]), profiles("legacy", &["v1", "new"]), profiles("malformed", &[""])];
-    all.into_iter().flatten().filter(|path| answer(path, "samples.jsonl").is_some()).collect()
+    let all = [profiles("cpython", &[""]), profiles("legacy", &[""]), profiles("malformed", &[""])];
+    let all = all.into_iter().flatten().filter(|path| answer(path, "samples.jsonl").is_some());
+    all.filter(|path| name(path) != TORN_FIRST).collect()
 }
 
 /// (interpreter id, thread id).

@@ -11,16 +11,14 @@ mod text;
 
 use std::fmt;
 use std::fs;
-use std::io::{self, BufRead, Cursor, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, Cursor, Read, Write};
 
 use serde::Serialize;
-use tempfile::SpooledTempFile;
 
 use crate::cli::Status;
 use crate::cli::args::Inspect;
 use crate::cli::messages::Messages;
 use crate::error::{Error, Position, Result};
-use crate::limits::SPOOL_MEMORY;
 use crate::model::ThreadKey;
 use crate::stream::{Input, ProfileSource, unpacked};
 
@@ -155,16 +153,13 @@ fn is_stream(start: &[u8]) -> bool {
 }
 
 /// The input as bytes that can be read anywhere; `whole` is the same, opened already.
-fn source(input: &Input, mut whole: impl Read) -> Result<ProfileSource> {
+fn source(input: &Input, whole: Box<dyn BufRead>) -> Result<ProfileSource> {
     if let Input::File(path) = input
         && fs::metadata(path)?.is_file()
     {
         return input.source();
     }
-    let mut spool = SpooledTempFile::new(SPOOL_MEMORY);
-    io::copy(&mut whole, &mut spool)?;
-    spool.seek(SeekFrom::Start(0))?;
-    Ok(ProfileSource::Spool(Box::new(spool)))
+    Ok(ProfileSource::of_pipe(whole))
 }
 
 /// What is asked, and where to say what.

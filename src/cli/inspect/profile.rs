@@ -1,6 +1,6 @@
 //! What a binary profile holds.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek};
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::cli::inspect::rows::{capture_text, interval_text, measured_rows, span
 use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{ByteOrder, Compression, Contents, FaultCode, HEADER_LEN, Layout, Profile, parts};
+use crate::format::{ByteOrder, Compression, Contents, FaultCode, HEADER_LEN, Layout, Part, Sequence};
 use crate::limits::STACK_DEPTH;
 use crate::protocol::message::{Capture, Stats};
 
@@ -83,17 +83,19 @@ struct Records {
 
 pub(super) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status> {
     let named = |error: Error| error.within(job.name);
-    let size = source.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
-    let parts = parts(&mut source, size).map_err(named)?;
-    if parts.len() > 1 {
-        job.messages.warning(job.name, &format!("{} profiles one behind the other", parts.len()));
+    let mut sequence = Sequence::open(&mut source).map_err(named)?;
+    let joined = sequence.files_left();
+    if joined > 1 {
+        job.messages.warning(job.name, &format!("{joined} profiles one behind the other"));
     }
     let mut report = Report { kind: "profile", profiles: Vec::new(), unreadable: Vec::new() };
     let mut unreadable: Vec<Error> = Vec::new();
     let mut status = Status::Done;
-    for (base, size) in parts {
-        let profile = match Profile::open_part(&mut source, base, size) {
-            Ok(profile) => profile,
+    while sequence.files_left() > 0 {
+        let base = sequence.position();
+        let profile = match sequence.next(&mut source) {
+            Ok(Some(Part::Profile(profile))) => profile,
+            Ok(_) => break,
             Err(error) if error.kind() == ErrorKind::Io => return Err(named(error)),
             Err(error) => {
                 unreadable.push(error);

@@ -1,19 +1,23 @@
-//! What a [`Stream`] has gathered, as messages: a batch, the faults, the end.
+//! What a [`RunStream`] has gathered, as messages: a batch, the faults, the end.
 
 use std::io::Write;
+use std::sync::Arc;
 
-use super::{Batch, Stream, Written};
+use super::parts::loss;
+use super::{Batch, RunStream, Written};
 use crate::convert::aggregate::{Aggregator, Table};
-use crate::error::{Error, Position, Result};
-use crate::format::{Fault, FaultCode};
+use crate::error::{Error, Result};
+use crate::format::Framing;
+use crate::model::RunFacts;
 use crate::protocol::message::{self, Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
 use crate::protocol::{MessageType, split};
 
-impl<W: Write> Stream<'_, W> {
-    /// Writes the open batch with these losses and this final table, and opens the next.
-    pub(super) fn write_batch(&mut self, mut losses: Vec<Loss>, whole: Option<Table>) -> Result<()> {
+impl RunStream {
+    /// Writes the open batch with this final table, and opens the next.
+    pub(super) fn write_batch(&mut self, whole: Option<Table>, sink: &mut impl Write) -> Result<()> {
         let next = Batch { index: self.batch.index + 1, ..Batch::default() };
-        let batch = std::mem::replace(&mut self.batch, next);
+        let mut batch = std::mem::replace(&mut self.batch, next);
+        let mut losses = std::mem::take(&mut batch.losses);
         if batch.at_depth_limit > 0 {
             let amount = LossAmount { samples: Some(batch.at_depth_limit), ..LossAmount::default() };
             losses.insert(0, loss(LossReason::Depth, amount));
@@ -24,9 +28,9 @@ impl<W: Write> Stream<'_, W> {
         }
         losses.retain(|_| self.has(MessageType::Loss));
         let aggs = self.aggs(&batch, whole);
-        let (frames, strings) = self.used.take(&self.contents.tables);
+        let tables = Arc::clone(&self.tables);
+        let (frames, strings) = self.used.take(&tables);
         let limit = |message| self.options.max_line - self.encoder.envelope_len(message);
-        let tables = &self.contents.tables;
         let mut str_defs = Vec::new();
         if self.has(MessageType::StrDef) {
             let strings = strings.iter().map(|id| (*id, tables.strings.get(*id).unwrap_or_default()));
@@ -40,7 +44,7 @@ impl<W: Write> Stream<'_, W> {
         let messages = str_defs.len() + frame_defs.len() + batch.raw_ends.len() + aggs.len() + losses.len();
         let meta = self.meta(&batch, messages as u64);
 
-        let Stream { encoder, text, .. } = self;
+        let RunStream { encoder, text, .. } = self;
         text.clear();
         if self.options.types.has(MessageType::Meta) {
             encoder.message(text, MessageType::Meta, &meta);
@@ -64,7 +68,7 @@ impl<W: Write> Stream<'_, W> {
             heartbeat.batches = batch.index + 1;
             encoder.message(text, MessageType::Heartbeat, &heartbeat);
         }
-        self.sink.write_all(text)?;
+        sink.write_all(text)?;
         self.batch.raw = batch.raw;
         self.batch.raw.clear();
         Ok(())
@@ -74,7 +78,7 @@ impl<W: Write> Stream<'_, W> {
     fn aggs(&mut self, batch: &Batch, whole: Option<Table>) -> Vec<Agg> {
         let limit = self.options.max_line - self.encoder.envelope_len(MessageType::Agg);
         let period = self.options.types.window().map_or(0, |period| period.as_micros() as u64);
-        let (low, high) = self.contents.scan.span_us.unwrap_or_default();
+        let (low, high) = self.span_us.unwrap_or_default();
         let windows = batch.tables.iter().map(|(start, table)| ("window", *start, period, table));
         let whole = whole.iter().map(|table| ("final", i128::from(low), high - low, table));
         let mut messages = Vec::new();
@@ -96,7 +100,9 @@ impl<W: Write> Stream<'_, W> {
     }
 
     fn meta(&self, batch: &Batch, messages: u64) -> Meta {
-        let facts = &self.contents.header.facts;
+        let none = RunFacts::default();
+        let facts = self.run.as_ref().map_or(&none, |run| &run.facts);
+        let labels = self.run.as_ref().map(|run| &run.labels).filter(|labels| !labels.is_empty());
         let (low, high) = batch.span_us.unwrap_or((facts.start_us, facts.start_us));
         Meta {
             batch: batch.index,
@@ -104,7 +110,7 @@ impl<W: Write> Stream<'_, W> {
             start_usec: low,
             duration_usec: high - low,
             samples: batch.samples,
-            thread_count: batch.threads,
+            thread_count: batch.threads.len() as u64,
             run_start_usec: facts.start_us,
             sample_interval_usec: facts.interval_us,
             mode: facts.mode.map(|mode| mode.name().to_string()),
@@ -116,41 +122,38 @@ impl<W: Write> Stream<'_, W> {
                 blocking: capture.blocking,
             }),
             python: facts.python.map(|python| python.to_string()),
-            id_scope: IdScope::Run,
+            id_scope: if self.framing == Framing::Files { IdScope::Run } else { IdScope::Batch },
             stream_types: self.options.types.items().map(<[String]>::to_vec),
             clock: "monotonic".to_string(),
             wall_usec: self.wall_us(low),
-            labels: (!self.options.labels.is_empty()).then(|| self.options.labels.clone()),
+            labels: labels.cloned(),
         }
     }
 
     /// Writes the last batch, what went wrong, and the end.
-    pub(super) fn finish(mut self) -> Result<Written> {
+    ///
+    /// # Errors
+    ///
+    /// As for [`RunStream::profile`].
+    pub fn finish(mut self, sink: &mut impl Write) -> Result<Written> {
         self.close_window();
         let mut whole = None;
         if self.has(MessageType::Agg) && self.options.types.window().is_none() && self.samples > 0 {
-            let none = Aggregator::new(&self.contents.tables, 0, None);
+            let none = Aggregator::new(&self.tables, 0, None);
             whole = Some(std::mem::replace(&mut self.aggregator, none).finish());
         }
-        let statistics = self.contents.statistics;
-        let measured = |reason, percent: Option<f64>| {
-            let amount = LossAmount {
-                lost_percent: percent.filter(|percent| *percent > 0.0),
-                ..LossAmount::default()
-            };
-            amount.lost_percent.map(|_| loss(reason, amount))
-        };
-        let missed = measured(LossReason::SamplerMissed, statistics.and_then(|s| s.missed_samples));
-        let failed = measured(LossReason::SamplerFailed, statistics.and_then(|s| s.error_rate));
-        self.write_batch(missed.into_iter().chain(failed).collect(), whole)?;
-        self.text.clear();
-        let faults: Vec<&Fault> = self.contents.faults.iter().collect();
-        for fault in &faults {
-            self.fault(fault);
+        if !self.batch.is_empty() || whole.is_some() || self.batch.index == 0 {
+            self.write_batch(whole, sink)?;
         }
-        let span = self.contents.scan.span_us;
+        self.text.clear();
+        for (error, loss) in std::mem::take(&mut self.at_end) {
+            self.complete = false;
+            self.error_and_loss(Some(&error), loss.as_ref());
+        }
+        let span = self.span_us;
+        let statistics = self.run.as_ref().and_then(|run| run.statistics.of_run());
         let end = End {
-            complete: faults.is_empty(),
+            complete: self.complete,
             batches: self.batch.index,
             messages: self.encoder.next_seq() + 1,
             samples: self.samples,
@@ -168,8 +171,8 @@ impl<W: Write> Stream<'_, W> {
         if self.has(MessageType::End) {
             self.encoder.message(&mut self.text, MessageType::End, &end);
         }
-        self.sink.write_all(&self.text)?;
-        self.sink.flush()?;
+        sink.write_all(&self.text)?;
+        sink.flush()?;
         Ok(Written {
             complete: end.complete,
             samples: self.samples,
@@ -178,35 +181,16 @@ impl<W: Write> Stream<'_, W> {
         })
     }
 
-    /// Tells of a fault of the profile, and of the samples that are lost by it.
-    fn fault(&mut self, fault: &Fault) {
-        let offset = match fault.error.position() {
-            Some(Position::Byte(offset)) => Some(offset),
-            _ => None,
-        };
-        let body = ErrorMessage {
-            code: fault.code.name().to_string(),
-            detail: fault.error.to_string(),
-            offset,
-            fatal: true,
-        };
-        if self.has(MessageType::Error) {
-            self.encoder.message(&mut self.text, MessageType::Error, &body);
+    /// Adds an error and a loss, that stand between batches, to the text.
+    pub(super) fn error_and_loss(&mut self, error: Option<&ErrorMessage>, loss: Option<&Loss>) {
+        if let Some(error) = error.filter(|_| self.has(MessageType::Error)) {
+            self.encoder.message(&mut self.text, MessageType::Error, error);
         }
-        if fault.code == FaultCode::DamagedSamples {
-            let declared = self.contents.header.samples;
-            let amount = LossAmount {
-                lost_samples: declared.checked_sub(self.samples).filter(|lost| *lost > 0),
-                ..LossAmount::default()
-            };
-            self.lost.entry(LossReason::Corrupt.name().to_string()).or_default().add(&amount);
+        if let Some(loss) = loss {
+            self.lost.entry(loss.reason.clone()).or_default().add(&loss.amount);
             if self.has(MessageType::Loss) {
-                self.encoder.message(&mut self.text, MessageType::Loss, &loss(LossReason::Corrupt, amount));
+                self.encoder.message(&mut self.text, MessageType::Loss, loss);
             }
         }
     }
-}
-
-fn loss(reason: LossReason, amount: LossAmount) -> Loss {
-    Loss { reason: reason.name().to_string(), amount, ..Loss::default() }
 }

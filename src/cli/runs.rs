@@ -1,0 +1,237 @@
+//! The runs of a stream in the making: which part belongs to which run, and what people are told.
+
+use std::collections::HashMap;
+use std::io::{Read, Seek};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::cli::Status;
+use crate::cli::args::FromBin;
+use crate::cli::messages::Messages;
+use crate::convert::{RunStream, StreamOptions};
+use crate::error::{Error, Result};
+use crate::format::{Framing, Lost, Part, Profile};
+use crate::stream::{Output, Target};
+
+/// Oddities that are told of each run; more are left out.
+const TOLD: usize = 20;
+
+pub(super) struct Runs<'a> {
+    args: &'a FromBin,
+    messages: &'a Messages,
+    output: Output,
+    target: Target,
+    ended: u64,
+    /// The ids made of contents, and how often.
+    ids: HashMap<String, u64>,
+    status: Status,
+    open: Option<OpenRun>,
+    /// What is lost before the first part of a run.
+    early: Vec<Lost>,
+}
+
+struct OpenRun {
+    stream: RunStream,
+    /// The id that the run's chunks bear.
+    chunk_id: Option<String>,
+    warnings: usize,
+}
+
+impl<'a> Runs<'a> {
+    /// Opens the target.
+    pub fn new(args: &'a FromBin, messages: &'a Messages, target: Target) -> Result<Self> {
+        let output = target.open().map_err(|error| error.within(&target.name()))?;
+        Ok(Runs {
+            args,
+            messages,
+            output,
+            target,
+            ended: 0,
+            ids: HashMap::new(),
+            status: Status::Done,
+            open: None,
+            early: Vec::new(),
+        })
+    }
+
+    /// Whether writing has failed, and not reading.
+    pub fn output_failed(&self) -> bool {
+        self.output.failed()
+    }
+
+    /// Takes the next part of the input of this name.
+    pub fn part<R: Read + Seek>(&mut self, name: &str, framing: Framing, part: Part<R>) -> Result<()> {
+        match part {
+            Part::Profile(profile) => self.profile(name, framing, profile),
+            Part::Lost(lost) => self.lost(name, lost),
+        }
+    }
+
+    fn profile(
+        &mut self,
+        name: &str,
+        framing: Framing,
+        mut profile: Profile<impl Read + Seek>,
+    ) -> Result<()> {
+        let chunk_id = profile.contents().chunk.as_ref().map(|chunk| chunk.run_id.clone());
+        let goes_on = framing != Framing::Files
+            && self.open.as_ref().is_some_and(|open| chunk_id.is_none() || open.chunk_id == chunk_id);
+        if !goes_on {
+            self.end_run(name)?;
+            if self.ended > 0 && !is_made_up(&self.args.run_id) {
+                return Err(several_runs());
+            }
+            let run_id = self.run_id(&mut profile).map_err(|error| error.within(name))?;
+            let mut stream = RunStream::new(framing, options(self.args, &run_id)?);
+            for lost in self.early.drain(..) {
+                let written = stream.lost(&lost, &mut self.output);
+                written.map_err(|error| error.within(&self.target.name()))?;
+            }
+            self.open = Some(OpenRun { stream, chunk_id, warnings: 0 });
+        }
+        let open = self.open.as_mut().expect("opened above");
+        let contents = profile.contents();
+        for warning in &contents.warnings {
+            if self.args.strict {
+                return Err(Error::profile(warning).within(name));
+            }
+            open.warnings += 1;
+            if open.warnings <= TOLD {
+                self.messages.warning(name, warning);
+            }
+        }
+        for fault in &contents.faults {
+            if self.args.strict {
+                return Err(fault.error.again().within(name));
+            }
+            self.messages.fault(name, &fault.error);
+            self.status = Status::Partial;
+        }
+        let gaps = open.stream.gaps();
+        let written = open.stream.profile(&mut profile, &mut self.output);
+        let gaps = open.stream.gaps() - gaps;
+        self.at_output(name, written)?;
+        if gaps > 0 {
+            let index = profile.contents().chunk.as_ref().map_or(0, |chunk| chunk.index);
+            self.fault(name, Error::profile(format!("chunks are missing before chunk {index} of the run")))?;
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, name: &str, lost: Lost) -> Result<()> {
+        self.fault(name, lost.to_error())?;
+        match &mut self.open {
+            Some(open) => {
+                let written = open.stream.lost(&lost, &mut self.output);
+                self.at_output(name, written)
+            }
+            None => {
+                self.early.push(lost);
+                Ok(())
+            }
+        }
+    }
+
+    fn fault(&mut self, name: &str, error: Error) -> Result<()> {
+        if self.args.strict {
+            return Err(error.within(name));
+        }
+        self.messages.fault(name, &error);
+        self.status = Status::Partial;
+        Ok(())
+    }
+
+    /// Names the file that an error is about.
+    fn at_output<T>(&self, name: &str, written: Result<T>) -> Result<T> {
+        let failed = self.output.failed();
+        written.map_err(|error| if failed { error.within(&self.target.name()) } else { error.within(name) })
+    }
+
+    /// Ends the open run, if there is one; more input begins another.
+    pub fn end_run(&mut self, name: &str) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        if open.warnings > TOLD {
+            self.messages.warning(name, &format!("{} more oddities of this kind", open.warnings - TOLD));
+        }
+        let written = open.stream.finish(&mut self.output);
+        if self.at_output(name, written)?.samples == 0 {
+            self.messages.warning(name, "the profile holds no samples");
+        }
+        self.ended += 1;
+        Ok(())
+    }
+
+    /// Ends the input of this name.
+    pub fn end_input(&mut self, name: &str) -> Result<()> {
+        self.end_run(name)?;
+        match self.early.drain(..).next() {
+            Some(lost) => Err(lost.error.within(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Says that nothing has come, in a stream that goes on.
+    pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        open.stream.heartbeat(wall_us, &mut self.output).map_err(|error| error.within(&self.target.name()))
+    }
+
+    /// Ends the stream, after what went wrong last.
+    pub fn finish(self, failure: Option<Error>) -> Result<Status> {
+        let mut status = self.status;
+        if let Some(failure) = failure {
+            if self.ended == 0 {
+                return Err(failure);
+            }
+            self.messages.error(&failure);
+            status = Status::Partial;
+        }
+        self.output.commit().map_err(|error| error.within(&self.target.name()))?;
+        Ok(status)
+    }
+
+    fn run_id(&mut self, profile: &mut Profile<impl Read + Seek>) -> Result<String> {
+        let id = match (self.args.run_id.as_str(), &profile.contents().chunk) {
+            ("auto", Some(chunk)) => chunk.run_id.clone(),
+            ("auto", None) => URL_SAFE_NO_PAD.encode(profile.content_hash()?.to_be_bytes()),
+            _ => random_id()?,
+        };
+        // The same again is another run.
+        let times = self.ids.entry(id.clone()).and_modify(|times| *times += 1).or_insert(1);
+        Ok(if *times == 1 { id } else { format!("{id}-{times}") })
+    }
+}
+
+/// Whether the run id is made up here, so that it can name any number of runs.
+pub(super) fn is_made_up(run_id: &str) -> bool {
+    matches!(run_id, "auto" | "random")
+}
+
+pub(super) fn several_runs() -> Error {
+    Error::usage("one --run-id cannot name several runs")
+}
+
+pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
+    let run_id = if is_made_up(&args.run_id) { run_id } else { &args.run_id };
+    let mut options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
+    if let Some(flush) = args.flush {
+        options = options.flush(flush);
+    }
+    if let Some(types) = &args.stream_types {
+        options = options.types(types.clone());
+    }
+    if let Some(wall_start) = args.wall_start {
+        options = options.wall_start_us(wall_start);
+    }
+    for (key, value) in &args.label {
+        options = options.label(key, value);
+    }
+    Ok(options)
+}
+
+fn random_id() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::from(std::io::Error::other(error)))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}

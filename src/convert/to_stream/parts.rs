@@ -1,0 +1,225 @@
+//! From part to part of a run: its facts, the tables that count, what is missing in between.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Heartbeats, Run, RunStatistics, RunStream};
+use crate::convert::aggregate::Aggregator;
+use crate::convert::definitions::{MergedTables, UsedFrames};
+use crate::error::{Position, Result};
+use crate::format::{Contents, Fault, FaultCode, Framing, Lost};
+use crate::model::{Statistics, Tables};
+use crate::protocol::MessageType;
+use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossReason};
+
+fn micros(period: Duration) -> u64 {
+    u64::try_from(period.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl RunStream {
+    /// A part begins. Returns the numbers that its frames get in the open batch, where they aren't its own.
+    pub(super) fn begin(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<Option<Vec<u32>>> {
+        self.open_run(contents);
+        self.note_gap(contents, sink)?;
+        if self.flush.part && !self.batch.is_empty() {
+            self.close_batch(sink)?;
+        }
+        let uncounted = self.replace_aggregator(&Arc::default()).pause();
+        let counted = uncounted.frames();
+        if self.batch.is_empty() {
+            // A new batch: the part's own numbers, and behind them what is still being counted.
+            let mut ids = Vec::new();
+            let mut tables = Arc::clone(&contents.tables);
+            if !counted.is_empty() {
+                let mut merged = MergedTables::new(Tables::clone(&contents.tables));
+                ids = merged.add(&self.tables, counted.iter().copied());
+                tables = Arc::new(merged.into_tables());
+            }
+            self.used = UsedFrames::new(&tables);
+            self.replace_aggregator(&tables).pause();
+            self.tables = tables;
+            self.aggregator
+                .resume(uncounted, |old| ids[counted.binary_search(&old).expect("one of the counted")]);
+            return Ok(None);
+        }
+        let mut merged = MergedTables::new(Tables::clone(&self.tables));
+        let numbers = merged.add(&contents.tables, 0..contents.tables.frames.len() as u32);
+        let tables = Arc::new(merged.into_tables());
+        self.used.resize(tables.frames.len());
+        self.replace_aggregator(&tables).pause();
+        self.tables = tables;
+        self.aggregator.resume(uncounted, |old| old);
+        Ok(Some(numbers))
+    }
+
+    /// Puts a fresh aggregator for `tables` in the place of the one that is there, which it returns.
+    fn replace_aggregator(&mut self, tables: &Arc<Tables>) -> Aggregator {
+        let types = &self.options.types;
+        let window = types.has(MessageType::Agg).then(|| types.window()).flatten().map(micros);
+        let start_us = self.run.as_ref().map_or(0, |run| run.facts.start_us);
+        std::mem::replace(&mut self.aggregator, Aggregator::new(tables, start_us, window))
+    }
+
+    fn open_run(&mut self, contents: &Contents) {
+        let start_us = contents.header.facts.start_us;
+        let chunk = contents.chunk.as_ref();
+        let chunk_wall = chunk.and_then(|chunk| Some((chunk.span_us.0, chunk.wall_us?)));
+        if let Some(run) = &mut self.run {
+            if self.options.wall_start_us.is_none() && chunk_wall.is_some() {
+                run.wall_us = chunk_wall;
+            }
+            return;
+        }
+        let mut labels = chunk.map(|chunk| chunk.labels.clone()).unwrap_or_default();
+        labels.extend(self.options.labels.clone());
+        self.run = Some(Run {
+            facts: contents.header.facts.clone(),
+            labels,
+            wall_us: self.options.wall_start_us.map(|wall_us| (start_us, wall_us)).or(chunk_wall),
+            last_chunk: None,
+            statistics: RunStatistics::default(),
+        });
+        let types = &self.options.types;
+        let period = micros(types.heartbeat());
+        let beats = types.has(MessageType::Heartbeat) && !self.options.live;
+        let due = beats.then(|| start_us.checked_add(period)).flatten();
+        self.heartbeats = Heartbeats { due, period, waiting: Vec::new() };
+    }
+
+    /// Tells of chunks that are missing before this one.
+    fn note_gap(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
+        let Some(chunk) = &contents.chunk else { return Ok(()) };
+        let run = self.run.as_mut().expect("opened with the part");
+        let expected = run.last_chunk.map_or(0, |last| last.saturating_add(1));
+        run.last_chunk = Some(chunk.index);
+        // What was passed over is told of already, and was a chunk each time.
+        let lost = std::mem::take(&mut self.lost_parts);
+        if chunk.index <= expected.saturating_add(lost) {
+            return Ok(());
+        }
+        self.gaps += 1;
+        let mut body = Loss { reason: LossReason::Gap.name().to_string(), ..Loss::default() };
+        if let Some((_, high)) = self.span_us {
+            body.start_usec = Some(high);
+            body.duration_usec = chunk.span_us.0.checked_sub(high);
+        }
+        self.tell(None, Some(body), sink)
+    }
+
+    /// A part has ended.
+    pub(super) fn ended(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
+        let run = self.run.as_mut().expect("opened with the part");
+        run.statistics.note(contents);
+        if let Some(statistics) = contents.statistics {
+            let measured = [
+                (LossReason::SamplerMissed, statistics.missed_samples),
+                (LossReason::SamplerFailed, statistics.error_rate),
+            ];
+            for (reason, percent) in measured {
+                if let Some(percent) = percent.filter(|percent| *percent > 0.0) {
+                    let amount = LossAmount { lost_percent: Some(percent), ..LossAmount::default() };
+                    self.batch.losses.push(loss(reason, amount));
+                }
+            }
+        }
+        self.at_end.extend(contents.faults.iter().map(|fault| fault_messages(fault, contents)));
+        // What ends with the run belongs into its last batch, unless readers wait for what is there.
+        let is_whole = self.options.live || !self.has(MessageType::Agg);
+        if self.flush.part && is_whole && self.framing != Framing::Files && !self.batch.is_empty() {
+            self.close_batch(sink)?;
+        }
+        Ok(())
+    }
+
+    /// Some of the input could not be read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RunStream::profile`].
+    pub fn lost(&mut self, lost: &Lost, sink: &mut impl Write) -> Result<()> {
+        self.lost_parts += 1;
+        let amount =
+            LossAmount { lost_samples: lost.samples, lost_bytes: Some(lost.bytes), ..LossAmount::default() };
+        let mut error = error_message("corrupt_chunk", &lost.error, Some(lost.at));
+        if lost.is_tail {
+            error.code = "truncated".to_string();
+            self.at_end.push((error, Some(loss(LossReason::Truncated, amount))));
+            return Ok(());
+        }
+        // What comes behind it is sound.
+        error.fatal = false;
+        self.tell(Some(error), Some(loss(LossReason::Corrupt, amount)), sink)
+    }
+
+    /// Ends the open batch and tells, behind it, of something that is missing.
+    fn tell(&mut self, error: Option<ErrorMessage>, loss: Option<Loss>, sink: &mut impl Write) -> Result<()> {
+        self.complete = false;
+        if !self.batch.is_empty() {
+            self.write_batch(None, sink)?;
+        }
+        self.text.clear();
+        self.error_and_loss(error.as_ref(), loss.as_ref());
+        sink.write_all(&self.text)?;
+        Ok(())
+    }
+
+    /// Tells that the stream is alive, at this Unix time in microseconds, if heartbeats were asked for.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `sink`.
+    pub fn heartbeat(&mut self, wall_us: i64, sink: &mut impl Write) -> Result<()> {
+        if !self.has(MessageType::Heartbeat) {
+            return Ok(());
+        }
+        let body = Heartbeat {
+            ts_usec: self.span_us.map(|(_, high)| high),
+            wall_usec: Some(wall_us),
+            samples: self.samples,
+            batches: self.batch.index,
+            ..Heartbeat::default()
+        };
+        self.text.clear();
+        self.encoder.message(&mut self.text, MessageType::Heartbeat, &body);
+        sink.write_all(&self.text)?;
+        Ok(sink.flush()?)
+    }
+}
+
+pub(super) fn loss(reason: LossReason, amount: LossAmount) -> Loss {
+    Loss { reason: reason.name().to_string(), amount, ..Loss::default() }
+}
+
+fn error_message(code: &str, error: &crate::error::Error, offset: Option<u64>) -> ErrorMessage {
+    let offset = match error.position() {
+        Some(Position::Byte(offset)) => Some(offset),
+        _ => offset,
+    };
+    ErrorMessage { code: code.to_string(), detail: error.to_string(), offset, fatal: true }
+}
+
+/// A fault of a profile, and what is lost by it.
+fn fault_messages(fault: &Fault, contents: &Contents) -> (ErrorMessage, Option<Loss>) {
+    let error = error_message(fault.code.name(), &fault.error, None);
+    let lost = (fault.code == FaultCode::DamagedSamples).then(|| {
+        let missing = contents.header.samples.checked_sub(contents.scan.samples);
+        let amount = LossAmount { lost_samples: missing.filter(|lost| *lost > 0), ..LossAmount::default() };
+        loss(LossReason::Corrupt, amount)
+    });
+    (error, lost)
+}
+
+impl RunStatistics {
+    fn note(&mut self, contents: &Contents) {
+        self.measured = contents.statistics;
+        self.is_of_run = contents.chunk.is_some();
+        self.parts += u64::from(contents.statistics.is_some());
+    }
+
+    /// What was measured over the whole run: what its last part says, where that part knows its run
+    /// or is the only one that says something. Others speak for themselves.
+    pub(super) fn of_run(&self) -> Option<Statistics> {
+        self.measured.filter(|_| self.is_of_run || self.parts == 1)
+    }
+}
