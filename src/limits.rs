@@ -23,6 +23,9 @@ pub const TABLE_BYTES: usize = 1 << 30;
 /// Bytes of a chunk or a framed profile: what the length of a framed one can say.
 pub const CHUNK_BYTES: u64 = u32::MAX as u64;
 
+/// Samples of a chunk that is written, so that the worst stacks stay within [`CHUNK_BYTES`].
+pub const CHUNK_SAMPLES: u64 = 2 * 1024 * 1024;
+
 /// Samples that a profile's records may be out of time order before a record counts as late
 /// and is set aside.
 pub const REORDER_SAMPLES: usize = 256 * 1024;

@@ -96,6 +96,7 @@ pub(crate) struct FromBin {
 Examples:
   tachyon-jsonl to-bin < prof.jsonl > again.bin
   tachyon-jsonl to-bin prof.jsonl.zst -o again.bin --compression none
+  tachyon-jsonl to-bin prof.jsonl -o chunks.bin --layout v2 --flush interval:180s
   python3.15 -m profiling.sampling replay again.bin --flamegraph")]
 pub(crate) struct ToBin {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
@@ -104,6 +105,15 @@ pub(crate) struct ToBin {
     /// Where to write
     #[arg(short, long, value_name = "TARGET")]
     pub output: Option<PathBuf>,
+
+    /// v1: one profile as CPython 3.15 writes it; v2: chunks, of which a crash costs the last
+    #[arg(long, value_name = "LAYOUT", default_value = "v1")]
+    pub layout: Layout,
+
+    /// When a chunk of layout v2 closes: interval:DURATION, samples:N or both, the first one
+    /// reached [default: interval:10s]
+    #[arg(long, value_name = "LIMITS", value_parser = parse_flush)]
+    pub flush: Option<Flush>,
 
     /// How to pack the samples: zstd, zstd:LEVEL or none
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = parse_packing)]
@@ -116,6 +126,13 @@ pub(crate) struct ToBin {
     /// Refuse a stream with any fault or oddity
     #[arg(long)]
     pub strict: bool,
+}
+
+/// How a profile is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Layout {
+    V1,
+    V2,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,39 +1,36 @@
 //! `to-bin`: a stream into a profile.
 
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
+use std::time::Duration;
 
 use tempfile::SpooledTempFile;
 
 use crate::cli::Status;
-use crate::cli::args::ToBin as Args;
+use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
-use crate::convert::{Outcome, ProfileOptions, ToBinary};
+use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, Result};
 use crate::limits::SPOOL_MEMORY;
 use crate::stream::{Input, Lines, Output, Target, unpacked};
 
+/// Of chunks, unless said otherwise.
+const FLUSH: Flush = Flush { samples: None, interval: Some(Duration::from_secs(10)), part: false };
+
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    if args.layout == Layout::V1 && args.flush.is_some() {
+        return Err(Error::usage("--flush is for chunks: --layout v2"));
+    }
     let input = Input::of_argument(args.input.as_deref());
     let target = Target::of_argument(args.output.as_deref());
     target.check_apart_from(std::slice::from_ref(&input))?;
     let mut output = target.open().map_err(|error| error.within(&target.name()))?;
     let job = Job { args, messages, input: &input };
-    let status = match output.file() {
-        Some(file) => job.run(&mut *file)?.0,
-        None => {
-            // A profile's header is written last, so it is made aside where there is no going back.
-            let (status, mut spool) = job.run(SpooledTempFile::new(SPOOL_MEMORY))?;
-            spool.seek(SeekFrom::Start(0))?;
-            io::copy(&mut spool, &mut output).map_err(|error| job.at_target(&target, error))?;
-            status
-        }
+    let status = match args.layout {
+        Layout::V1 => job.whole(&mut output, &target)?,
+        Layout::V2 => job.chunks(&mut output, &target)?,
     };
-    commit(output, &target)?;
+    output.commit().map_err(|error| error.within(&target.name()))?;
     Ok(status)
-}
-
-fn commit(output: Output, target: &Target) -> Result<()> {
-    output.commit().map_err(|error| error.within(&target.name()))
 }
 
 struct Job<'a> {
@@ -43,44 +40,82 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn at_target(&self, target: &Target, error: io::Error) -> Error {
-        Error::from(error).within(&target.name())
+    fn whole(&self, output: &mut Output, target: &Target) -> Result<Status> {
+        if let Some(file) = output.file() {
+            let mut profile = ToBinary::new(file, self.options());
+            let ended = self.lines(|number, line| profile.line(number, line))?;
+            return self.outcome(profile.finish(), ended);
+        }
+        // A profile's header is written last, so it is made aside where there is no going back.
+        let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
+        let ended = self.lines(|number, line| profile.line(number, line))?;
+        let outcome = profile.finish().and_then(|mut outcome| {
+            outcome.sink.seek(SeekFrom::Start(0))?;
+            Ok(outcome)
+        });
+        match outcome {
+            Ok(mut outcome) => {
+                let written = io::copy(&mut outcome.sink, output);
+                written.map_err(|error| Error::from(error).within(&target.name()))?;
+                self.outcome(Ok(outcome), ended)
+            }
+            Err(error) => self.outcome(Err::<Outcome<()>, _>(error), ended),
+        }
     }
 
-    fn run<W: Write + Seek>(&self, sink: W) -> Result<(Status, W)> {
+    fn chunks(&self, output: &mut Output, target: &Target) -> Result<Status> {
+        let flush = self.args.flush.unwrap_or(FLUSH);
+        let mut profile = ToChunks::new(self.options(), flush, |mut chunk| {
+            let written = output.chunk(&chunk.header.clone(), &mut chunk.body());
+            written.map_err(|error| error.within(&target.name()))
+        });
+        let ended = self.lines(|number, line| profile.line(number, line))?;
+        self.outcome(profile.finish(), ended)
+    }
+
+    fn options(&self) -> ProfileOptions {
+        let options = ProfileOptions::default().packing(self.args.compression);
+        match &self.args.run_id {
+            Some(run_id) => options.run_id(run_id),
+            None => options,
+        }
+    }
+
+    /// Hands on the input's lines. Returns why they broke off, if they did, and what was tolerated.
+    fn lines(&self, mut each: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<(Option<Error>, Vec<String>)> {
+        let named = |error: Error| error.within(&self.input.name());
+        let mut lines = Lines::new(self.input.reader().and_then(unpacked).map_err(named)?);
+        let broken = loop {
+            match lines.next_message() {
+                Ok(Some(line)) => each(line.number, line.bytes).map_err(named)?,
+                Ok(None) => break None,
+                // What came before it is whole.
+                Err(error) => break Some(error),
+            }
+        };
+        Ok((broken, lines.tolerated().notes()))
+    }
+
+    /// Tells what became of the stream.
+    fn outcome<W>(
+        &self,
+        outcome: Result<Outcome<W>>,
+        (broken, tolerated): (Option<Error>, Vec<String>),
+    ) -> Result<Status> {
         let name = self.input.name();
         let named = |error: Error| error.within(&name);
-        let mut options = ProfileOptions::default().packing(self.args.compression);
-        if let Some(run_id) = &self.args.run_id {
-            options = options.run_id(run_id);
-        }
-        let mut lines = Lines::new(self.input.reader().and_then(unpacked).map_err(named)?);
-        let mut to_binary = ToBinary::new(sink, options);
-        let mut broken = None;
-        loop {
-            match lines.next_message() {
-                Ok(Some(line)) => to_binary.line(line.number, line.bytes).map_err(named)?,
-                Ok(None) => break,
-                // What came before it is whole.
-                Err(error) => {
-                    broken = Some(error);
-                    break;
-                }
-            }
-        }
-        let tolerated = lines.tolerated();
-        let Outcome { sink, samples, losses, tolerated: more, .. } = match to_binary.finish() {
+        let Outcome { samples, losses, tolerated: more, .. } = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
         let mut losses: Vec<Error> = broken.into_iter().chain(losses).collect();
-        let oddities: Vec<String> = tolerated.notes().into_iter().chain(more).collect();
+        let oddities: Vec<String> = tolerated.into_iter().chain(more).collect();
         if self.args.strict {
             let oddity = oddities.first().map(Error::stream);
-            if let Some(fault) = losses.into_iter().next().or(oddity) {
-                return Err(named(fault));
-            }
-            return Ok((Status::Done, sink));
+            return match losses.into_iter().next().or(oddity) {
+                Some(fault) => Err(named(fault)),
+                None => Ok(Status::Done),
+            };
         }
         for oddity in &oddities {
             self.messages.warning(&name, oddity);
@@ -93,6 +128,6 @@ impl Job<'_> {
         for loss in &losses {
             self.messages.fault(&name, loss);
         }
-        Ok((if losses.is_empty() { Status::Done } else { Status::Partial }, sink))
+        Ok(if losses.is_empty() { Status::Done } else { Status::Partial })
     }
 }

@@ -5,9 +5,11 @@
 //! thread's stack the order doesn't matter, so threads are followed one by one up to where
 //! they write a record, and only those places are put in order.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{Seek, Write};
+use std::ops::Range;
 
 use crate::convert::session::{Definitions, TableSink};
 use crate::convert::tree::ROOT;
@@ -68,6 +70,7 @@ struct Cursor<'a> {
     /// Number in the encoder.
     thread: usize,
     next: usize,
+    end: usize,
     /// The node of the thread's last stack, once it has one in this message.
     node: Option<u32>,
 }
@@ -92,10 +95,27 @@ impl Merge {
         self.cut_stacks
     }
 
-    /// Appends the samples of a message to `writer`.
+    /// The key of each of a thread's samples from the first of `range` on: the thread's highest time so far.
+    pub fn keys<'a>(&self, thread: &'a ThreadColumns, range: Range<usize>) -> Cow<'a, [u64]> {
+        let times = &thread.times_usec[range];
+        let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
+        let mut high = self.encoder.known_thread(key).and_then(|thread| self.clocks[thread].high).unwrap_or(0);
+        if times.first().is_none_or(|first| *first >= high) && times.is_sorted() {
+            return Cow::Borrowed(times);
+        }
+        let passed = times.iter().map(|time| {
+            high = high.max(*time);
+            high
+        });
+        Cow::Owned(passed.collect())
+    }
+
+    /// Appends some of a message's samples to `writer`: of each thread those in its range. What a message
+    /// has goes in order, so the ranges of one call begin where those of the last one ended.
     pub fn add<W: Write + Seek>(
         &mut self,
         columns: &RawColumns,
+        ranges: &[Range<usize>],
         definitions: &mut Definitions,
         writer: &mut Writer<W>,
     ) {
@@ -104,7 +124,7 @@ impl Merge {
             let depth = if *parent == ROOT { 0 } else { self.depth[*parent as usize] };
             self.depth.push(depth + 1);
         }
-        let mut cursors = self.cursors(columns);
+        let mut cursors = self.cursors(columns, ranges);
         let mut due = BinaryHeap::with_capacity(cursors.len());
         for (order, cursor) in cursors.iter_mut().enumerate() {
             if let Some(place) = self.follow(cursor, columns, definitions) {
@@ -122,11 +142,11 @@ impl Merge {
 
     /// A cursor for each thread of the message, in its order. New threads are made known in the order of
     /// their first samples.
-    fn cursors<'a>(&mut self, columns: &'a RawColumns) -> Vec<Cursor<'a>> {
+    fn cursors<'a>(&mut self, columns: &'a RawColumns, ranges: &[Range<usize>]) -> Vec<Cursor<'a>> {
         let threads = columns.threads();
         let mut by_first: Vec<usize> =
-            (0..threads.len()).filter(|index| !threads[*index].times_usec.is_empty()).collect();
-        by_first.sort_by_key(|index| threads[*index].times_usec[0]);
+            (0..threads.len()).filter(|index| !ranges[*index].is_empty()).collect();
+        by_first.sort_by_key(|index| threads[*index].times_usec[ranges[*index].start]);
         let mut numbers = vec![0; threads.len()];
         for index in by_first {
             let thread = &threads[index];
@@ -134,13 +154,15 @@ impl Merge {
             numbers[index] = self.encoder.thread(key);
             self.clocks.resize(self.encoder.threads(), Clock::default());
         }
-        let cursor = |(columns, thread)| Cursor { columns, thread, next: 0, node: None };
-        threads
-            .iter()
-            .zip(numbers)
-            .filter(|(columns, _)| !columns.times_usec.is_empty())
-            .map(cursor)
-            .collect()
+        let cursor = |((columns, range), thread): ((&'a ThreadColumns, &Range<usize>), usize)| Cursor {
+            columns,
+            thread,
+            next: range.start,
+            end: range.end,
+            node: None,
+        };
+        let chosen = threads.iter().zip(ranges).zip(numbers).filter(|((_, range), _)| !range.is_empty());
+        chosen.map(cursor).collect()
     }
 
     /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
@@ -152,11 +174,11 @@ impl Merge {
         definitions: &Definitions,
     ) -> Option<(u64, u64)> {
         let ThreadColumns { times_usec, status, stack, .. } = cursor.columns;
-        if cursor.node.is_none() && self.is_stack(cursor.thread, stack[0], columns, definitions) {
-            cursor.node = Some(stack[0]);
+        if cursor.node.is_none() && self.is_stack(cursor.thread, stack[cursor.next], columns, definitions) {
+            cursor.node = Some(stack[cursor.next]);
         }
         let clock = &mut self.clocks[cursor.thread];
-        while cursor.next < stack.len() {
+        while cursor.next < cursor.end {
             let place = clock.place(times_usec[cursor.next]);
             if cursor.node != Some(stack[cursor.next]) || self.encoder.is_full(cursor.thread) {
                 return Some(place);

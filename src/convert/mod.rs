@@ -1,7 +1,7 @@
 //! Between the binary profile and the stream: the only place that knows both.
 //!
-//! [`to_stream`] makes a stream of a profile, [`RunStream`] one of a run's parts, and [`ToBinary`] a
-//! profile of a stream's lines.
+//! [`to_stream`] makes a stream of a profile, [`RunStream`] one of a run's parts, and [`ToBinary`] and
+//! [`ToChunks`] a profile of a stream's lines.
 
 mod aggregate;
 mod definitions;
@@ -14,5 +14,5 @@ mod to_stream;
 mod tree;
 
 pub use options::{Flush, StreamOptions};
-pub use to_binary::{Outcome, ProfileOptions, ToBinary};
+pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
 pub use to_stream::{RunStream, Written, to_stream};

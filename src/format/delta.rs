@@ -50,6 +50,11 @@ impl DeltaEncoder {
         })
     }
 
+    /// The number of a thread that has one.
+    pub fn known_thread(&self, key: ThreadKey) -> Option<usize> {
+        self.indexes.get(&key).copied()
+    }
+
     pub fn threads(&self) -> usize {
         self.threads.len()
     }

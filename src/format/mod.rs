@@ -25,4 +25,4 @@ pub use reader::{Contents, Fault, FaultCode, Profile};
 pub use replay::Replay;
 pub use scan::{Scan, ThreadScan};
 pub use sequence::{Framing, Lost, Part, Sequence};
-pub use writer::{Packing, Writer};
+pub use writer::{Chunk, Packing, Writer};

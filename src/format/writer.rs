@@ -1,10 +1,17 @@
-//! Writes a version-1 profile with the wide header, as CPython 3.15 releases do.
+//! Writes a version-1 profile with the wide header, as CPython 3.15 releases do, or a chunk.
 
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 
-use crate::error::{Error, Result};
-use crate::format::header::{ByteOrder, Compression, Footer, HEADER_LEN, Header, Layout};
+use tempfile::SpooledTempFile;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::extension::{self, ChunkInfo};
+use crate::format::header::{
+    ByteOrder, CHECKSUM_AT, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
+};
+use crate::format::reader::chunk_checksum;
 use crate::format::{stats, tables};
+use crate::limits::{CHUNK_BYTES, SPOOL_MEMORY};
 use crate::model::{Frame, RunFacts, Statistics};
 
 /// Bytes of sample data handed on at once, as in CPython's writer.
@@ -121,7 +128,23 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     ///
     /// Statistics that are no measured values, and errors of the sink.
-    pub fn finish(mut self, threads: u32, statistics: Option<&Statistics>) -> Result<W> {
+    pub fn finish(self, threads: u32, statistics: Option<&Statistics>) -> Result<W> {
+        let (mut sink, header, size) = self.finish_body(Layout::Wide, threads, statistics, |_, _| Ok(()))?;
+        sink.seek(SeekFrom::Start(0))?;
+        sink.write_all(&header)?;
+        sink.seek(SeekFrom::Start(size))?;
+        sink.flush()?;
+        Ok(sink)
+    }
+
+    /// Writes all but the header, which it returns with the size of the whole.
+    fn finish_body(
+        mut self,
+        layout: Layout,
+        threads: u32,
+        statistics: Option<&Statistics>,
+        extension: impl FnOnce(&mut Vec<u8>, &RunFacts) -> Result<()>,
+    ) -> Result<(W, [u8; 64], u64)> {
         if let Some(fault) = statistics.and_then(stats::fault) {
             return Err(Error::stream(fault));
         }
@@ -134,17 +157,17 @@ impl<W: Write + Seek> Writer<W> {
         let frames_at = strings_at + self.string_bytes.len() as u64;
         sink.write_all(&self.string_bytes)?;
         let mut end = self.frame_bytes;
+        extension(&mut end, &self.facts)?;
         if let Some(statistics) = statistics {
             stats::write(&mut end, statistics);
         }
-        let size = frames_at + end.len() as u64 + crate::format::FOOTER_LEN;
-        end.extend_from_slice(
-            &Footer { strings: self.strings, frames: self.frames, size, checksum: [0; 16] }.write(),
-        );
+        let size = frames_at + end.len() as u64 + FOOTER_LEN;
+        let footer = Footer { strings: self.strings, frames: self.frames, size, checksum: [0; 16] };
+        end.extend_from_slice(&footer.write());
         sink.write_all(&end)?;
         let header = Header {
             byte_order: ByteOrder::Little,
-            layout: Layout::Wide,
+            layout,
             facts: self.facts,
             samples: self.samples,
             threads,
@@ -152,10 +175,59 @@ impl<W: Write + Seek> Writer<W> {
             frames_at,
             compression,
         };
-        sink.seek(SeekFrom::Start(0))?;
-        sink.write_all(&header.write(size))?;
-        sink.seek(SeekFrom::Start(size))?;
-        sink.flush()?;
-        Ok(sink)
+        Ok((sink, header.write(size), size))
+    }
+}
+
+impl Writer<SpooledTempFile> {
+    /// Starts a chunk, built aside: in memory, and in a temporary file once it is large.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the temporary file.
+    pub fn chunk(facts: RunFacts, packing: Packing) -> Result<Self> {
+        Writer::new(SpooledTempFile::new(SPOOL_MEMORY), facts, packing)
+    }
+
+    /// Ends the chunk.
+    ///
+    /// # Errors
+    ///
+    /// A chunk of more than [`CHUNK_BYTES`] or of 2^32 samples, and as for [`Writer::finish`].
+    pub fn finish_chunk(
+        self,
+        threads: u32,
+        statistics: Option<&Statistics>,
+        info: &ChunkInfo,
+    ) -> Result<Chunk> {
+        let samples = self.samples;
+        let (mut body, header, size) = self.finish_body(Layout::Chunk, threads, statistics, |end, facts| {
+            extension::write(end, info, facts)
+        })?;
+        if size > CHUNK_BYTES || u32::try_from(samples).is_err() {
+            let fault = format!("a chunk of {size} bytes with {samples} samples is too large");
+            return Err(Error::new(ErrorKind::Limit, fault).hint("let chunks close earlier: --flush"));
+        }
+        body.seek(SeekFrom::Start(0))?;
+        body.write_all(&header)?;
+        let checksum = chunk_checksum(&mut body, 0, size)?;
+        body.seek(SeekFrom::Start(size - FOOTER_LEN + CHECKSUM_AT))?;
+        body.write_all(&checksum)?;
+        body.seek(SeekFrom::Start(HEADER_LEN))?;
+        Ok(Chunk { header, body })
+    }
+}
+
+/// A finished chunk. Where it can be, its header is to be stored after all else is.
+pub struct Chunk {
+    /// Its first bytes.
+    pub header: [u8; 64],
+    body: SpooledTempFile,
+}
+
+impl Chunk {
+    /// What stands behind the header, once.
+    pub fn body(&mut self) -> impl Read {
+        &mut self.body
     }
 }

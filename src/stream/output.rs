@@ -1,7 +1,7 @@
 //! Where bytes go.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use same_file::Handle;
@@ -80,13 +80,11 @@ impl Target {
                 Output::new(Place::Special(OpenOptions::new().write(true).open(&path)?), false)
             }
             found => {
-                let folder =
-                    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let mut builder = tempfile::Builder::new();
                 builder.prefix(".tachyon-jsonl-");
                 #[cfg(unix)]
                 builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-                let file = builder.tempfile_in(folder)?;
+                let file = builder.tempfile_in(folder_of(&path))?;
                 if let Ok(found) = found {
                     file.as_file().set_permissions(found.permissions())?;
                 }
@@ -118,6 +116,11 @@ enum Place {
         file: NamedTempFile,
         path: PathBuf,
     },
+    /// A file in its place, whole up to here.
+    Growing {
+        file: File,
+        whole: u64,
+    },
 }
 
 impl Output {
@@ -144,6 +147,67 @@ impl Output {
         }
     }
 
+    /// Appends something that is whole only as a whole and begins with `head`. In a file the head is zeros
+    /// until the rest is stored, and the first such piece puts the file into its place.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written; of what was appended before, nothing is lost.
+    pub fn chunk(&mut self, head: &[u8], rest: &mut impl Read) -> Result<()> {
+        let result = self.append(head, rest);
+        self.failed |= result.is_err();
+        result
+    }
+
+    fn append(&mut self, head: &[u8], rest: &mut impl Read) -> Result<()> {
+        let place = match &mut self.sink {
+            Sink::Plain(place) => place,
+            Sink::Packed(encoder) => {
+                encoder.write_all(head)?;
+                io::copy(rest, encoder)?;
+                return Ok(encoder.flush()?);
+            }
+        };
+        match place {
+            Place::Standard | Place::Special(_) => {
+                place.write_all(head)?;
+                io::copy(rest, place)?;
+                Ok(place.flush()?)
+            }
+            Place::File { file, .. } => {
+                append_to(file.as_file_mut(), 0, head, rest)?;
+                self.put_in_place()
+            }
+            Place::Growing { file, whole } => match append_to(file, *whole, head, rest) {
+                Ok(size) => {
+                    *whole += size;
+                    Ok(())
+                }
+                Err(error) => {
+                    // What was begun is worth nothing; where it cannot be taken away it stays uncommitted.
+                    let _ = file.set_len(*whole);
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// Puts a file in the making into its place, to grow there.
+    fn put_in_place(&mut self) -> Result<()> {
+        if !matches!(self.sink, Sink::Plain(Place::File { .. })) {
+            return Ok(());
+        }
+        if let Sink::Plain(Place::File { file, path }) =
+            std::mem::replace(&mut self.sink, Sink::Plain(Place::Standard))
+        {
+            let mut file = file.persist(&path).map_err(|error| error.error)?;
+            let whole = file.stream_position()?;
+            sync_folder(&path)?;
+            self.sink = Sink::Plain(Place::Growing { file, whole });
+        }
+        Ok(())
+    }
+
     /// Ends the writing.
     ///
     /// # Errors
@@ -159,8 +223,10 @@ impl Output {
             Place::Special(mut file) => file.flush()?,
             Place::File { file, path } => {
                 file.as_file().sync_all()?;
-                file.persist(path).map_err(|error| error.error)?;
+                file.persist(&path).map_err(|error| error.error)?;
+                sync_folder(&path)?;
             }
+            Place::Growing { file, .. } => file.sync_all()?,
         }
         Ok(())
     }
@@ -192,6 +258,7 @@ impl Write for Place {
             Place::Standard => io::stdout().write(bytes),
             Place::Special(file) => file.write(bytes),
             Place::File { file, .. } => file.as_file_mut().write(bytes),
+            Place::Growing { file, .. } => file.write(bytes),
         }
     }
 
@@ -200,6 +267,33 @@ impl Write for Place {
             Place::Standard => io::stdout().flush(),
             Place::Special(file) => file.flush(),
             Place::File { file, .. } => file.as_file_mut().flush(),
+            Place::Growing { file, .. } => file.flush(),
         }
     }
+}
+
+/// Writes zeros for the head, the rest, and once that is stored the head. Returns the bytes of both.
+fn append_to(file: &mut File, at: u64, head: &[u8], rest: &mut impl Read) -> Result<u64> {
+    file.seek(SeekFrom::Start(at))?;
+    file.write_all(&vec![0; head.len()])?;
+    let size = head.len() as u64 + io::copy(rest, file)?;
+    file.sync_data()?;
+    file.seek(SeekFrom::Start(at))?;
+    file.write_all(head)?;
+    file.sync_data()?;
+    file.seek(SeekFrom::Start(at + size))?;
+    Ok(size)
+}
+
+/// Stores that a file is in its place.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    File::open(folder_of(path))?.sync_all()?;
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -1,0 +1,237 @@
+//! A stream into chunks.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use tempfile::SpooledTempFile;
+
+use super::intake::{Event, Intake, RunHead};
+use super::{Outcome, ProfileOptions, whole};
+use crate::convert::merge::Merge;
+use crate::convert::options::Flush;
+use crate::error::Result;
+use crate::format::{Chunk, ChunkInfo, Packing, Writer};
+use crate::limits::CHUNK_SAMPLES;
+use crate::model::{RunFacts, Statistics};
+use crate::protocol::RawColumns;
+
+/// Makes a version-2 profile out of the lines of a stream: chunks, each of which is handed on once it is
+/// whole.
+///
+/// ```
+/// use std::io::{Cursor, Read};
+/// use tachyon_jsonl::convert::{Flush, ProfileOptions, StreamOptions, ToChunks, to_stream};
+/// use tachyon_jsonl::format::Profile;
+///
+/// let file = std::fs::File::open("tests/data/cpython/wall_all_100hz_none.bin")?;
+/// let mut stream = Vec::new();
+/// to_stream(&mut Profile::open(file)?, &StreamOptions::new("example")?, &mut stream)?;
+///
+/// let mut bytes = Vec::new();
+/// let flush = Flush { samples: Some(500), ..Flush::default() };
+/// let mut chunks = ToChunks::new(ProfileOptions::default(), flush, |mut chunk| {
+///     bytes.extend(chunk.header);
+///     chunk.body().read_to_end(&mut bytes)?;
+///     Ok(())
+/// });
+/// for (number, line) in (1..).zip(stream.split_inclusive_mut(|byte| *byte == b'\n')) {
+///     chunks.line(number, line)?;
+/// }
+/// assert!(chunks.finish()?.losses.is_empty());
+/// assert_eq!(bytes[..8], *b"HCAT\x02\0\0\0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ToChunks<F> {
+    packing: Packing,
+    flush: Flush,
+    intake: Intake,
+    commit: F,
+    open: Option<OpenChunk>,
+    /// Chunks and samples that were handed on.
+    chunks: u64,
+    samples: u64,
+    cut_stacks: u64,
+}
+
+struct OpenChunk {
+    writer: Writer<SpooledTempFile>,
+    merge: Merge,
+    /// Keys of its first and last sample.
+    keys: Option<(u64, u64)>,
+    span_us: Option<(u64, u64)>,
+}
+
+impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
+    /// Starts a profile whose chunks close as `flush` says, or before they pass [`CHUNK_SAMPLES`]. `commit`
+    /// is handed each of them.
+    pub fn new(options: ProfileOptions, flush: Flush, commit: F) -> Self {
+        ToChunks {
+            packing: options.packing,
+            flush,
+            intake: Intake::new(options.run_id),
+            commit,
+            open: None,
+            chunks: 0,
+            samples: 0,
+            cut_stacks: 0,
+        }
+    }
+
+    /// Takes the stream's line of this number, from 1. A message that is damaged or out of place is
+    /// passed over and noted.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `commit`, and a second run where none was chosen.
+    pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
+        if let Event::Samples = self.intake.line(number, line)? {
+            let mut left = whole(&self.intake.columns);
+            while left.iter().any(|range| !range.is_empty()) {
+                self.add(&mut left)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds those of the samples that are left which go into one chunk.
+    fn add(&mut self, left: &mut [Range<usize>]) -> Result<()> {
+        let limit = self.flush.samples.unwrap_or(CHUNK_SAMPLES).min(CHUNK_SAMPLES);
+        if let Some(open) = &self.open
+            && let Some((first, last)) = open.keys
+        {
+            let next = first_key(&keys(&open.merge, &self.intake.columns, left));
+            let is_full = open.writer.samples() >= limit && next > last;
+            if is_full || self.end_of_interval(first).is_some_and(|end| end <= next) {
+                self.close()?;
+            }
+        }
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.open_chunk()?,
+        };
+        let Intake { columns, session, .. } = &mut self.intake;
+        let keys = keys(&open.merge, columns, left);
+        let first = first_key(&keys);
+        let begin = open.keys.map_or(first, |(first, _)| first);
+        let end = self.flush.interval_us().and_then(|interval| begin.checked_add(interval));
+        let room = limit.saturating_sub(open.writer.samples()).max(1);
+        let taken = cut(&keys, end, room);
+        let mut ranges = Vec::with_capacity(left.len());
+        for (left, taken) in left.iter_mut().zip(&taken) {
+            ranges.push(left.start..left.start + taken);
+            left.start += taken;
+        }
+        let last = keys.iter().zip(&taken).filter(|(_, taken)| **taken > 0).map(|(keys, taken)| keys[taken - 1]);
+        let last = last.max().unwrap_or(first);
+        open.keys = Some(open.keys.map_or((first, last), |(first, before)| (first, before.max(last))));
+        drop(keys);
+        for (thread, range) in columns.threads().iter().zip(&ranges) {
+            for time in &thread.times_usec[range.clone()] {
+                let span = open.span_us.get_or_insert((*time, *time));
+                *span = (span.0.min(*time), span.1.max(*time));
+            }
+        }
+        open.merge.add(columns, &ranges, session.definitions_mut(), &mut open.writer);
+        open.writer.added(ranges.iter().map(|range| range.len() as u64).sum())?;
+        self.open = Some(open);
+        Ok(())
+    }
+
+    fn end_of_interval(&self, first: u64) -> Option<u64> {
+        first.checked_add(self.flush.interval_us()?)
+    }
+
+    fn open_chunk(&mut self) -> Result<OpenChunk> {
+        let facts = self.intake.run().map(|run| run.facts.clone()).unwrap_or_default();
+        self.intake.session.definitions_mut().begin_profile();
+        OpenChunk::new(facts, self.packing)
+    }
+
+    /// Hands on the open chunk, if there is one.
+    fn close(&mut self) -> Result<()> {
+        let (Some(open), Some(run)) = (self.open.take(), self.intake.run()) else { return Ok(()) };
+        self.samples += open.writer.samples();
+        self.cut_stacks += open.merge.cut_stacks();
+        let chunk = open.finish(run, self.chunks, None)?;
+        self.chunks += 1;
+        (self.commit)(chunk)
+    }
+
+    /// Ends the stream and its last chunk, which says what was measured over the run.
+    ///
+    /// # Errors
+    ///
+    /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
+    /// errors of `commit`.
+    pub fn finish(self) -> Result<Outcome<()>> {
+        let ToChunks { packing, intake, mut commit, open, chunks, .. } = self;
+        let (mut samples, mut cut_stacks) = (self.samples, self.cut_stacks);
+        if let Some(open) = &open {
+            samples += open.writer.samples();
+            cut_stacks += open.merge.cut_stacks();
+        }
+        let ended = intake.finish(cut_stacks, samples)?;
+        // A chunk is closed by what comes behind it, so one is open unless there was no sample.
+        let open = match open {
+            Some(open) => open,
+            None => OpenChunk::new(ended.run.facts.clone(), packing)?,
+        };
+        commit(open.finish(&ended.run, chunks, ended.statistics.as_ref())?)?;
+        Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
+    }
+}
+
+impl OpenChunk {
+    fn new(facts: RunFacts, packing: Packing) -> Result<Self> {
+        let merge = Merge::new(facts.start_us);
+        Ok(OpenChunk { writer: Writer::chunk(facts, packing)?, merge, keys: None, span_us: None })
+    }
+
+    fn finish(mut self, run: &RunHead, index: u64, statistics: Option<&Statistics>) -> Result<Chunk> {
+        self.merge.finish(&mut self.writer);
+        let span_us = self.span_us.unwrap_or_default();
+        let wall_us = run.wall_us.filter(|_| self.span_us.is_some()).and_then(|(known_us, wall_us)| {
+            let since = i128::from(span_us.0) - i128::from(known_us);
+            i64::try_from(i128::from(wall_us) + since).ok()
+        });
+        let labels = run.meta.labels.clone().unwrap_or_default();
+        let info = ChunkInfo { run_id: run.id.clone(), index, span_us, wall_us, labels };
+        self.writer.finish_chunk(self.merge.threads() as u32, statistics, &info)
+    }
+}
+
+/// The keys of the samples that are left of each of a message's threads.
+fn keys<'a>(merge: &Merge, columns: &'a RawColumns, left: &[Range<usize>]) -> Vec<Cow<'a, [u64]>> {
+    columns.threads().iter().zip(left).map(|(thread, range)| merge.keys(thread, range.clone())).collect()
+}
+
+fn first_key(keys: &[Cow<'_, [u64]>]) -> u64 {
+    keys.iter().filter_map(|keys| keys.first().copied()).min().unwrap_or(0)
+}
+
+/// How many samples of each thread have a key before `end` and, in order of keys, are among the first
+/// `room` of all or of the instant in which those end.
+fn cut(keys: &[Cow<'_, [u64]>], end: Option<u64>, room: u64) -> Vec<usize> {
+    let below = |key: Option<u64>| -> Vec<usize> {
+        let count = |keys: &Cow<'_, [u64]>| key.map_or(keys.len(), |key| keys.partition_point(|k| *k < key));
+        keys.iter().map(count).collect()
+    };
+    let sum = |counts: &[usize]| counts.iter().map(|count| *count as u64).sum::<u64>();
+    let all = below(end);
+    if sum(&all) <= room {
+        return all;
+    }
+    // The least key behind which there are enough.
+    let (mut low, mut high) = (0, end.unwrap_or(u64::MAX));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if sum(&below(Some(middle))) >= room {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    let counts = below(Some(low));
+    // The last key that there is has none behind it.
+    if sum(&counts) < room { all } else { counts }
+}

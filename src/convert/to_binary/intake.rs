@@ -1,0 +1,211 @@
+//! The lines of a stream, up to where samples go into a profile.
+
+use crate::convert::session::{Session, Step};
+use crate::error::{Error, Position, Result};
+use crate::model::{Capture, RunFacts, Statistics};
+use crate::protocol::message::{self, Meta, Stats};
+use crate::protocol::{Message, RawColumns, decode};
+
+/// Takes a stream's lines and keeps its rules.
+pub(super) struct Intake {
+    chosen: Option<String>,
+    pub columns: RawColumns,
+    pub session: Session,
+    run: Option<RunHead>,
+    unknown_types: u64,
+    cpython: Option<(u64, u64)>,
+    raw_messages: u64,
+}
+
+/// What the messages of a run say of it.
+#[derive(Debug)]
+pub(super) struct RunHead {
+    pub id: String,
+    pub facts: RunFacts,
+    /// The first one.
+    pub meta: Meta,
+    /// A time of the profiler's clock and the same as Unix time, by the last `meta`.
+    pub wall_us: Option<(u64, i64)>,
+}
+
+/// What has to be done with a line.
+pub(super) enum Event {
+    Nothing,
+    /// The run begins.
+    Opened,
+    /// Samples are in the columns.
+    Samples,
+}
+
+/// What is known once the stream is over.
+pub(super) struct Ended {
+    pub run: RunHead,
+    pub statistics: Option<Statistics>,
+    pub losses: Vec<Error>,
+    pub tolerated: Vec<String>,
+}
+
+impl Intake {
+    pub fn new(chosen: Option<String>) -> Self {
+        Intake {
+            session: Session::new(chosen.clone()),
+            chosen,
+            columns: RawColumns::default(),
+            run: None,
+            unknown_types: 0,
+            cpython: None,
+            raw_messages: 0,
+        }
+    }
+
+    /// The run, once it has begun.
+    pub fn run(&self) -> Option<&RunHead> {
+        self.run.as_ref()
+    }
+
+    /// Takes the stream's line of this number, from 1.
+    ///
+    /// # Errors
+    ///
+    /// A second run where none was chosen.
+    pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<Event> {
+        let decoded = match decode(line, &mut self.columns) {
+            Ok(decoded) => decoded,
+            Err(fault) => {
+                self.session.lose(fault.at(Position::Line(number)));
+                return Ok(Event::Nothing);
+            }
+        };
+        match &decoded.message {
+            Message::CPython(_) => {
+                self.cpython.get_or_insert((decoded.envelope.version, number));
+                return Ok(Event::Nothing);
+            }
+            Message::Unknown(_) => self.unknown_types += 1,
+            _ => {}
+        }
+        match self.session.message(number, &decoded, &self.columns)? {
+            Step::Ignore => Ok(Event::Nothing),
+            Step::Opened(meta) => Ok(self.opened(number, decoded.envelope.run_id, *meta)),
+            Step::Samples if self.run.is_none() => {
+                let fault = Error::stream("samples before the first meta of their run");
+                self.session.lose(fault.at(Position::Line(number)));
+                Ok(Event::Nothing)
+            }
+            Step::Samples => {
+                self.raw_messages += 1;
+                Ok(Event::Samples)
+            }
+        }
+    }
+
+    fn opened(&mut self, number: u64, id: String, meta: Meta) -> Event {
+        let wall_us = meta.wall_usec.map(|wall_us| (meta.start_usec, wall_us));
+        if let Some(run) = &mut self.run {
+            run.wall_us = wall_us.or(run.wall_us);
+            if !same_facts(&run.meta, &meta) {
+                let fault = "the facts of the run differ from those of its first batch";
+                self.session.lose(Error::stream(fault).at(Position::Line(number)));
+            }
+            return Event::Nothing;
+        }
+        let facts = facts_of(&meta, number, &mut self.session);
+        self.run = Some(RunHead { id, facts, meta, wall_us });
+        Event::Opened
+    }
+
+    /// Ends the stream, of whose samples `written` are in the profile, `cut` of them with fewer frames.
+    ///
+    /// # Errors
+    ///
+    /// A stream that cannot become a profile: it has no run, or no samples where there were some.
+    pub fn finish(mut self, cut: u64, written: u64) -> Result<Ended> {
+        let Some(run) = self.run.take() else { return Err(self.no_run()) };
+        let ended = self.session.finish(cut, written);
+        if self.raw_messages == 0 && ended.promised_samples > 0 {
+            if let Some(first) = ended.losses.into_iter().find(|loss| loss.position().is_some()) {
+                return Err(first);
+            }
+            let types = run.meta.stream_types.as_ref();
+            let types = types.map_or(String::new(), |types| format!(" (its types are {})", types.join(",")));
+            return Err(Error::stream(format!(
+                "the stream holds no raw messages{types}, and the {} samples cannot be had from anything else",
+                ended.promised_samples
+            ))
+            .hint("make the stream with the type raw"));
+        }
+        let mut tolerated = Vec::new();
+        if self.unknown_types > 0 {
+            tolerated.push(format!("{} messages of unknown types were passed over", self.unknown_types));
+        }
+        if let Some((_, line)) = self.cpython {
+            tolerated.push(format!("messages of CPython's own JSONL were passed over (line {line})"));
+        }
+        let statistics = ended.stats.as_ref().map(statistics_of);
+        Ok(Ended { run, statistics, losses: ended.losses, tolerated })
+    }
+
+    fn no_run(self) -> Error {
+        if let Some((version, line)) = self.cpython {
+            let fault = format!(
+                "CPython's own JSONL (v {version}) holds counts and no samples, so it cannot become a profile"
+            );
+            return Error::stream(fault)
+                .at(Position::Line(line))
+                .hint("make a stream from the binary recording: from-bin");
+        }
+        let chosen = self.chosen.map(|id| Error::stream(format!("the stream holds no run '{id}'")));
+        let first = self.session.finish(0, 0).losses.into_iter().next();
+        chosen.or(first).unwrap_or_else(|| {
+            Error::stream("the stream holds no message").hint("a stream begins with a meta message")
+        })
+    }
+}
+
+fn same_facts(a: &Meta, b: &Meta) -> bool {
+    let facts = |meta: &Meta| {
+        (meta.run_start_usec, meta.sample_interval_usec, meta.mode.clone(), meta.capture, meta.python.clone())
+    };
+    facts(a) == facts(b)
+}
+
+fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
+    fn parse<T: std::str::FromStr>(
+        what: &str,
+        text: &Option<String>,
+        number: u64,
+        session: &mut Session,
+    ) -> Option<T> {
+        let text = text.as_ref()?;
+        let value = text.parse().ok();
+        if value.is_none() {
+            session.lose(
+                Error::stream(format!("the {what} '{text}' has no place in a profile"))
+                    .at(Position::Line(number)),
+            );
+        }
+        value
+    }
+    RunFacts {
+        start_us: meta.run_start_usec,
+        interval_us: meta.sample_interval_usec,
+        mode: parse("mode", &meta.mode, number, session),
+        capture: meta.capture.map(|capture: message::Capture| Capture {
+            all_threads: capture.all_threads,
+            native: capture.native,
+            gc: capture.gc,
+            opcodes: capture.opcodes,
+            blocking: capture.blocking,
+        }),
+        python: parse("Python version", &meta.python, number, session),
+    }
+}
+
+fn statistics_of(stats: &Stats) -> Statistics {
+    Statistics {
+        duration_sec: stats.duration_sec,
+        sample_rate: stats.sample_rate,
+        error_rate: stats.error_rate,
+        missed_samples: stats.missed_samples,
+    }
+}
