@@ -16,7 +16,10 @@ const RULES: [(&str, &[&str]); 7] = [
         &["protocol", "model", "error", "limits", "serde", "serde_json", "simd_json", "base64", "rustc_hash"],
     ),
     ("stream", &["stream", "error", "limits", "zstd", "flate2", "memchr", "tempfile", "same_file"]),
-    ("convert", &["convert", "format", "protocol", "model", "error", "limits", "base64", "rustc_hash", "tempfile"]),
+    (
+        "convert",
+        &["convert", "format", "protocol", "model", "error", "limits", "base64", "rustc_hash", "tempfile"],
+    ),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -82,7 +82,10 @@ impl Job<'_> {
     }
 
     /// Hands on the input's lines. Returns why they broke off, if they did, and what was tolerated.
-    fn lines(&self, mut each: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<(Option<Error>, Vec<String>)> {
+    fn lines(
+        &self,
+        mut each: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<(Option<Error>, Vec<String>)> {
         let named = |error: Error| error.within(&self.input.name());
         let mut lines = Lines::new(self.input.reader().and_then(unpacked).map_err(named)?);
         let broken = loop {

@@ -99,7 +99,8 @@ impl Merge {
     pub fn keys<'a>(&self, thread: &'a ThreadColumns, range: Range<usize>) -> Cow<'a, [u64]> {
         let times = &thread.times_usec[range];
         let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
-        let mut high = self.encoder.known_thread(key).and_then(|thread| self.clocks[thread].high).unwrap_or(0);
+        let mut high =
+            self.encoder.known_thread(key).and_then(|thread| self.clocks[thread].high).unwrap_or(0);
         if times.first().is_none_or(|first| *first >= high) && times.is_sorted() {
             return Cow::Borrowed(times);
         }

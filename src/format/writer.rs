@@ -201,9 +201,10 @@ impl Writer<SpooledTempFile> {
         info: &ChunkInfo,
     ) -> Result<Chunk> {
         let samples = self.samples;
-        let (mut body, header, size) = self.finish_body(Layout::Chunk, threads, statistics, |end, facts| {
-            extension::write(end, info, facts)
-        })?;
+        let (mut body, header, size) =
+            self.finish_body(Layout::Chunk, threads, statistics, |end, facts| {
+                extension::write(end, info, facts)
+            })?;
         if size > CHUNK_BYTES || u32::try_from(samples).is_err() {
             let fault = format!("a chunk of {size} bytes with {samples} samples is too large");
             return Err(Error::new(ErrorKind::Limit, fault).hint("let chunks close earlier: --flush"));

@@ -121,7 +121,8 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             ranges.push(left.start..left.start + taken);
             left.start += taken;
         }
-        let last = keys.iter().zip(&taken).filter(|(_, taken)| **taken > 0).map(|(keys, taken)| keys[taken - 1]);
+        let last =
+            keys.iter().zip(&taken).filter(|(_, taken)| **taken > 0).map(|(keys, taken)| keys[taken - 1]);
         let last = last.max().unwrap_or(first);
         open.keys = Some(open.keys.map_or((first, last), |(first, before)| (first, before.max(last))));
         drop(keys);
