@@ -87,20 +87,12 @@ fn through_chunks_and_back_a_recording_is_the_same_byte_for_byte() {
 #[test]
 fn the_facts_of_the_run_survive() {
     let path = data("cpython/opcodes_main_2k_none.bin");
-    let stream = stream_of(
-        &path,
-        &[
-            "--run-id",
-            "my-run_1",
-            "--label",
-            "host=wéb1",
-            "--label",
-            "empty=",
-            "--wall-start",
-            "1790000000.25",
-        ],
-    );
-    let again = stream_of_bytes(&chunks_of(&stream, "samples:200", &[]), &["--flush", "samples:262144"]);
+    let stream =
+        stream_of(&path, &["--label", "host=wéb1", "--label", "empty=", "--wall-start", "1790000000.25"]);
+    let stream =
+        String::from_utf8(stream).expect("UTF-8").replace("\"run_id\":\"r\"", "\"run_id\":\"my-run_1\"");
+    let chunks = chunks_of(stream.as_bytes(), "samples:200", &[]);
+    let again = stream_of_bytes(&chunks, &["--flush", "samples:262144"]);
     let facts = |stream: &[u8]| {
         let messages = consumer::read(stream).messages.into_iter();
         let facts = messages.filter_map(|message| match message {
@@ -114,8 +106,6 @@ fn the_facts_of_the_run_survive() {
         });
         facts.collect::<Vec<_>>()
     };
-    let stream =
-        String::from_utf8(stream).expect("UTF-8").replace("\"run_id\":\"r\"", "\"run_id\":\"my-run_1\"");
     assert_eq!(facts(stream.as_bytes()), facts(&again));
     assert!(facts(&again)[0].contains("wéb1"));
 }
@@ -183,8 +173,7 @@ fn a_chunk_that_is_missing_is_a_gap() {
 
 #[test]
 fn two_runs_in_chunks_are_told_apart_by_their_ids() {
-    let one =
-        chunks_of(&stream_of(&data("cpython/tiny_script_none.bin"), &["--run-id", "r"]), "samples:10", &[]);
+    let one = chunks_of(&stream_of(&data("cpython/tiny_script_none.bin"), &[]), "samples:10", &[]);
     let two = stream_of(&data("cpython/wall_all_100hz_none.bin"), &[]);
     let two = String::from_utf8(two).expect("UTF-8").replace("\"run_id\":\"r\"", "\"run_id\":\"other\"");
     let two = chunks_of(two.as_bytes(), "samples:1000", &[]);
