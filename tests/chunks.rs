@@ -258,3 +258,62 @@ fn no_change_of_a_byte_makes_a_panic_or_a_silent_half() {
         }
     }
 }
+
+fn inspected(bytes: &[u8], options: &[&str]) -> (serde_json::Value, i32) {
+    let ran = run(&[&["inspect", "--json"], options].concat(), bytes);
+    (serde_json::from_slice(&ran.stdout).unwrap_or_default(), ran.code)
+}
+
+#[test]
+fn inspect_lists_the_chunks() {
+    for path in profiles("legacy", &["v2_"]) {
+        let name = name(&path);
+        let info = common::answer(&path, "info.json").expect("an answer");
+        let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+        let bytes = std::fs::read(&path).expect("readable");
+        for options in [&[][..], &["--verify"]] {
+            let (report, code) = inspected(&bytes, options);
+            if name == common::TORN_FIRST {
+                assert_eq!(code, 1);
+                continue;
+            }
+            let torn = &info["bytes_after_last_complete_chunk"];
+            assert_eq!(code, if torn == 0 { 0 } else { 3 }, "{name}");
+            let chunks = report["chunks"].as_array().expect("an array");
+            let expected = info["chunks"].as_array().expect("an array");
+            assert_eq!(chunks.len(), expected.len(), "{name}");
+            let mut at = 0;
+            for (chunk, expected) in chunks.iter().zip(expected) {
+                assert_eq!(chunk["offset_bytes"], at, "{name}");
+                assert_eq!(chunk["size_bytes"], expected["size"], "{name}");
+                assert_eq!(chunk["samples"], expected["samples"], "{name}");
+                assert_eq!(chunk["thread_count"], expected["threads"], "{name}");
+                assert_eq!(chunk["checksum"], "none");
+                at += chunk["size_bytes"].as_u64().expect("a number");
+            }
+            assert_eq!(report["samples"], info["samples"], "{name}");
+        }
+    }
+}
+
+#[test]
+fn inspect_verify_opens_every_chunk() {
+    let stream = common::stream_of(&data("cpython/wall_all_100hz_none.bin"), &[]);
+    let mut bytes = common::profile_of(&stream, &["--layout", "v2", "--flush", "samples:500"]);
+    let states = |report: &serde_json::Value| -> Vec<String> {
+        let chunks = report["chunks"].as_array().expect("an array").iter();
+        chunks.map(|chunk| chunk["checksum"].as_str().expect("a text").to_string()).collect()
+    };
+    let (quick, code) = inspected(&bytes, &[]);
+    assert_eq!((states(&quick), code), (vec!["not checked".to_string(); 4], 0));
+    let (full, code) = inspected(&bytes, &["--verify"]);
+    assert_eq!((states(&full), code), (vec!["sound".to_string(); 4], 0));
+    for key in ["first_usec", "last_usec", "samples"] {
+        assert_eq!(quick["chunks"][2][key], full["chunks"][2][key]);
+    }
+    assert_eq!(quick["chunks"][3]["index"], 3);
+    bytes[300] ^= 4;
+    let (full, code) = inspected(&bytes, &["--verify"]);
+    assert_eq!((states(&full).len(), code), (3, 3));
+    assert!(full["lost"][0]["fault"]["detail"].as_str().expect("a text").contains("checksum"));
+}

@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Find every breach of the protocol in a stream
     Check(Check),
+    /// Save what is whole of a torn or damaged profile
+    Recover(Recover),
     /// Print the JSON Schema of the stream
     Schema,
     /// Print a completion script
@@ -147,6 +149,10 @@ pub(crate) struct Inspect {
     /// As one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// Check every chunk of a chunked profile, its checksum and its samples
+    #[arg(long)]
+    pub verify: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -159,6 +165,25 @@ Exit status: 0 well-formed; 1 with faults, which are told on standard output, a 
 pub(crate) struct Check {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tachyon-jsonl recover torn.bin -o whole.bin
+  tachyon-jsonl recover killed.bin | tachyon-jsonl from-bin
+
+A profile in chunks: every whole chunk is copied. Another: the whole records, with the names as far
+as they were written. Standard error tells what is lost.
+
+Exit status: 0 nothing was lost; 1 there is nothing to save; 3 something was lost.")]
+pub(crate) struct Recover {
+    /// A profile; '-' or nothing is standard input
+    pub input: Option<PathBuf>,
+
+    /// Where to write
+    #[arg(short, long, value_name = "TARGET")]
+    pub output: Option<PathBuf>,
 }
 
 /// The limits of a batch.

@@ -34,6 +34,13 @@ impl Messages {
         }
     }
 
+    /// What was done.
+    pub fn note(&self, name: &str, what: &str) {
+        if !self.quiet {
+            eprintln!("{PROGRAM}: {name}: {what}");
+        }
+    }
+
     fn hint(&self, error: &Error) {
         if let Some(hint) = error.hint_text() {
             eprintln!("hint: {hint}");

@@ -6,6 +6,7 @@ mod check;
 mod from_bin;
 mod inspect;
 mod messages;
+mod recover;
 mod runs;
 mod to_bin;
 
@@ -55,6 +56,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
         Command::ToBin(args) => to_bin::run(args, messages),
         Command::Inspect(args) => inspect::run(args, messages),
         Command::Check(args) => check::run(args, messages),
+        Command::Recover(args) => recover::run(args, messages),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
         Command::Completions { shell } => {
             let mut script = Vec::new();

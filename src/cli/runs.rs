@@ -120,7 +120,10 @@ impl<'a> Runs<'a> {
     }
 
     fn lost(&mut self, name: &str, lost: Lost) -> Result<()> {
-        self.fault(name, lost.to_error())?;
+        self.fault(
+            name,
+            lost.to_error().hint("all else is read; recover copies the whole parts to another file"),
+        )?;
         match &mut self.open {
             Some(open) => {
                 let written = open.stream.lost(&lost, &mut self.output);

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::format::record::{FULL, POP_PUSH, REPEAT, SUFFIX};
+use crate::format::record::{Change, REPEAT, write_change, write_head};
 use crate::format::varint;
 use crate::model::ThreadKey;
 
@@ -85,7 +85,7 @@ impl DeltaEncoder {
     pub fn flush(&mut self, thread: usize, out: &mut Vec<u8>) {
         let thread = &mut self.threads[thread];
         if thread.run_samples > 0 {
-            head(out, thread.key, REPEAT);
+            write_head(out, thread.key, REPEAT);
             varint::write(out, u64::from(thread.run_samples));
             out.append(&mut thread.run);
             thread.run_samples = 0;
@@ -107,39 +107,28 @@ impl DeltaEncoder {
         let thread = &mut self.threads[thread];
         let old_depth = thread.stack.len();
         let new_depth = shared + new.len();
-        let (encoding, numbers, frames): (u8, [Option<usize>; 2], _) = if shared == 0 {
-            (FULL, [Some(new_depth), None], new.len())
+        let count = |frames: usize| frames as u32;
+        let change = if shared == 0 || shared != old_depth && shared < new_depth / 2 {
+            Change::Full { push: count(new_depth) }
         } else if shared == old_depth {
-            (SUFFIX, [Some(shared), Some(new.len())], new.len())
-        } else if shared < new_depth / 2 {
-            (FULL, [Some(new_depth), None], new_depth)
+            Change::Suffix { shared: count(shared), push: count(new.len()) }
         } else {
-            (POP_PUSH, [Some(old_depth - shared), Some(new.len())], new.len())
+            Change::PopPush { pop: count(old_depth - shared), push: count(new.len()) }
         };
-        head(out, thread.key, encoding);
-        varint::write(out, time.wrapping_sub(thread.last_time));
-        out.push(status);
-        for number in numbers.into_iter().flatten() {
-            varint::write(out, number as u64);
-        }
+        let delta = time.wrapping_sub(thread.last_time);
         thread.last_time = time;
         thread.stack.truncate(shared);
         thread.stack.extend(new.iter().rev());
-        for frame in thread.stack.iter().rev().take(frames) {
-            varint::write(out, u64::from(*frame));
-        }
+        let frames = if matches!(change, Change::Full { .. }) { new_depth } else { new.len() };
+        let pushed = thread.stack.iter().rev().take(frames).copied();
+        write_change(out, thread.key, (delta, status), change, pushed);
     }
-}
-
-fn head(out: &mut Vec<u8>, thread: ThreadKey, encoding: u8) {
-    out.extend_from_slice(&thread.thread_id.to_le_bytes());
-    out.extend_from_slice(&thread.interpreter_id.to_le_bytes());
-    out.push(encoding);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::record::{FULL, POP_PUSH, SUFFIX};
 
     const THREAD: ThreadKey = ThreadKey { interpreter_id: 0, thread_id: 7 };
 

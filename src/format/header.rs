@@ -187,7 +187,7 @@ impl Header {
                 .at(at(28)));
             }
             (Some(fault), Some(_)) => {
-                return Err(Error::profile(fault).at(at(40)));
+                return Err(Error::profile(fault).at(at(40)).hint("recover may save its samples"));
             }
         };
         if header.layout == Layout::Wide {

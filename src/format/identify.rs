@@ -27,7 +27,7 @@ fn zeros(start: &[u8], size: u64) -> Error {
         (64, _) => Error::profile(
             "a zero header: a recording that was cut off before it was finished, its names never written",
         )
-        .hint(never),
+        .hint("recover saves what is there: times, threads, frame numbers"),
         _ => Error::profile("zero bytes only: no profile"),
     }
 }

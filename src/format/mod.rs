@@ -3,7 +3,8 @@
 //! `schema/binary.md` describes the format for readers in any language. Reading goes
 //! [`Profile::open`] (header, tables, one checking walk over all records), then
 //! [`Profile::replay`] (a second walk that delivers samples in time order); writing goes through
-//! [`Writer`].
+//! [`Writer`]. An input with more than one profile in it is walked by [`Sequence`]; of a broken one
+//! [`recover`] saves what is whole.
 
 pub(crate) mod delta;
 mod extension;
@@ -11,7 +12,9 @@ mod header;
 mod identify;
 mod reader;
 mod record;
+mod recover;
 mod replay;
+mod salvage;
 mod scan;
 mod sequence;
 mod stats;
@@ -21,8 +24,9 @@ mod writer;
 
 pub use extension::ChunkInfo;
 pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-pub use reader::{Contents, Fault, FaultCode, Profile};
+pub use reader::{Contents, Fault, FaultCode, Outline, Profile};
+pub use recover::{Recovered, recover};
 pub use replay::Replay;
 pub use scan::{Scan, ThreadScan};
-pub use sequence::{Framing, Lost, Part, Sequence};
+pub use sequence::{Framing, Lost, Part, Place, Sequence};
 pub use writer::{Chunk, Packing, Writer};

@@ -17,8 +17,10 @@ use crate::format::{identify, stats, tables};
 use crate::limits::{TABLE_BYTES, ZSTD_WINDOW_LOG};
 use crate::model::{Statistics, Tables};
 
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const COPY: usize = 256 * 1024;
+/// Bytes at the end of a profile in which its blocks are looked for.
+const OUTLINE_TAIL: u64 = 64 * 1024;
 
 /// A binary profile whose every byte has been checked once, ready to be replayed.
 ///
@@ -325,6 +327,54 @@ impl Contents {
             self.faults.push(Fault { code: FaultCode::SizeMismatch, error });
         }
         Ok(())
+    }
+}
+
+/// What a profile says of itself at its start and its end, read without its tables and samples.
+#[derive(Debug)]
+pub struct Outline {
+    /// The header as it stands in the file.
+    pub header: Header,
+    /// The footer as it stands in the file.
+    pub footer: Footer,
+    /// What a chunk says of its run, where it has our extension.
+    pub chunk: Option<ChunkInfo>,
+    /// What the profiler measured about itself, where the profile says.
+    pub statistics: Option<Statistics>,
+}
+
+impl Outline {
+    /// Reads the outline of the profile that stands at byte `base` of `source` and is `size` bytes long.
+    ///
+    /// # Errors
+    ///
+    /// A header that cannot be read, statistics that are no measured values, and errors of the source.
+    pub fn read(source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<Self> {
+        let mut start = [0; HEADER_LEN as usize];
+        read_up_to(source, base, &mut start)?;
+        let mut header = Header::read(&start, size, base)?;
+        let order = header.byte_order;
+        let from = header.frames_at.max(size.saturating_sub(OUTLINE_TAIL));
+        let mut tail = vec![0; (size - from) as usize];
+        read_up_to(source, base + from, &mut tail)?;
+        let footer_at = tail.len() - FOOTER_LEN as usize;
+        let bytes = tail[footer_at..].try_into().expect("as long as a footer");
+        let footer = Footer::read(bytes, order);
+        let tail = &tail[..footer_at];
+        let found = stats::read(tail, tail.len() as u64, order, base + size - FOOTER_LEN)?;
+        let before = &tail[..tail.len() - found.len(tail, order)];
+        let statistics = match found {
+            stats::Found::Statistics(statistics) => Some(statistics),
+            _ => None,
+        };
+        let mut chunk = None;
+        if header.layout == Layout::Chunk
+            && let Ok(Some(found)) = extension::read(before, order)
+        {
+            (header.facts.mode, header.facts.capture) = (found.mode, found.capture);
+            chunk = Some(found.info);
+        }
+        Ok(Outline { header, footer, chunk, statistics })
     }
 }
 

@@ -92,6 +92,37 @@ impl Change {
     }
 }
 
+/// Appends a record's head.
+pub(crate) fn write_head(out: &mut Vec<u8>, thread: ThreadKey, encoding: u8) {
+    out.extend_from_slice(&thread.thread_id.to_le_bytes());
+    out.extend_from_slice(&thread.interpreter_id.to_le_bytes());
+    out.push(encoding);
+}
+
+/// Appends a record of one sample with another stack; `pushed` innermost first.
+pub(crate) fn write_change(
+    out: &mut Vec<u8>,
+    thread: ThreadKey,
+    (delta, status): (u64, u8),
+    change: Change,
+    pushed: impl Iterator<Item = u32>,
+) {
+    write_head(out, thread, change.encoding());
+    varint::write(out, delta);
+    out.push(status);
+    let (first, second) = match change {
+        Change::Full { push } => (push, None),
+        Change::Suffix { shared, push } => (shared, Some(push)),
+        Change::PopPush { pop, push } => (pop, Some(push)),
+    };
+    for number in [Some(first), second].into_iter().flatten() {
+        varint::write(out, u64::from(number));
+    }
+    for frame in pushed {
+        varint::write(out, u64::from(frame));
+    }
+}
+
 fn too_deep(depth: u64) -> String {
     format!("the record makes a stack of {depth} frames, over the limit of {STACK_DEPTH}")
 }

@@ -75,20 +75,22 @@ impl Lost {
         let last = self.at + self.bytes - 1;
         let what = if self.is_tail { "are no whole chunk" } else { "are passed over" };
         let fault = format!("bytes {} to {last}{samples} {what}: {}", self.at, self.error.detail());
-        let error = Error::profile(fault).at(self.error.position().unwrap_or(Position::Byte(self.at)));
-        error.hint("all else is read; recover copies the whole chunks to another file")
+        Error::profile(fault).at(self.error.position().unwrap_or(Position::Byte(self.at)))
     }
 }
 
-/// A part as its header and its footer agree to give it.
-struct Frame {
-    profile_at: u64,
-    profile_size: u64,
+/// Where a part is, as its header and its footer agree to give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its profile's first byte.
+    pub at: u64,
+    /// Bytes of its profile.
+    pub size: u64,
 }
 
-impl Frame {
-    fn end(&self) -> u64 {
-        self.profile_at + self.profile_size
+impl Place {
+    fn end(self) -> u64 {
+        self.at + self.size
     }
 }
 
@@ -149,26 +151,10 @@ impl Sequence {
     ///
     /// Errors of the source, and files of version 1 that cannot be opened.
     pub fn next<'s, R: Read + Seek>(&mut self, source: &'s mut R) -> Result<Option<Part<&'s mut R>>> {
-        if self.framing == Framing::Files {
-            let Some((base, size)) = self.files.pop_front() else { return Ok(None) };
-            self.at = base + size;
-            return Profile::open_part(source, base, size).map(|profile| Some(Part::Profile(profile)));
+        match self.next_place(source)? {
+            Some(place) => self.opened(source, place).map(Some),
+            None => Ok(None),
         }
-        if let Some(part) = self.committed(source)? {
-            // A second borrow, since the first one would last in the other case, too.
-            return self.opened(source, part);
-        }
-        let rest = source.seek(SeekFrom::End(0))?.saturating_sub(self.at);
-        if rest == 0 {
-            return Ok(None);
-        }
-        let error = match self.frame_at(source, self.at)? {
-            Ok(_) => Error::profile("a part that came only now"),
-            Err(broken) => broken.error,
-        };
-        let at = self.at;
-        self.at += rest;
-        Ok(Some(Part::Lost(Lost { at, bytes: rest, samples: None, is_tail: true, error })))
     }
 
     /// The next part that is whole, or the damage before it; `None` where nothing whole is left, or nothing
@@ -182,52 +168,81 @@ impl Sequence {
         source: &'s mut R,
     ) -> Result<Option<Part<&'s mut R>>> {
         match self.committed(source)? {
-            Some(part) => self.opened(source, part),
+            Some(place) => self.opened(source, place).map(Some),
             None => Ok(None),
         }
     }
 
-    /// The next part's frame, or damage with a known end.
-    fn committed(&mut self, source: &mut (impl Read + Seek)) -> Result<Option<Result<Frame, Lost>>> {
-        let broken = match self.frame_at(source, self.at)? {
-            Ok(frame) => return Ok(Some(Ok(frame))),
-            Err(broken) => broken,
+    /// Where the next part is, unopened, or bytes that are none; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn next_place(&mut self, source: &mut (impl Read + Seek)) -> Result<Option<Result<Place, Lost>>> {
+        if self.framing == Framing::Files {
+            let Some((at, size)) = self.files.pop_front() else { return Ok(None) };
+            self.at = at + size;
+            return Ok(Some(Ok(Place { at, size })));
+        }
+        if let Some(place) = self.committed(source)? {
+            return Ok(Some(place));
+        }
+        let rest = source.seek(SeekFrom::End(0))?.saturating_sub(self.at);
+        if rest == 0 {
+            return Ok(None);
+        }
+        let error = match self.frame_at(source, self.at)? {
+            Ok(_) => Error::profile("a part that came only now"),
+            Err(broken) => broken.error,
         };
-        let end = self.search(source, broken.end)?.or(broken.end);
-        Ok(end.map(|end| {
-            let (at, bytes) = (self.at, end - self.at);
-            Err(Lost { at, bytes, samples: None, is_tail: false, error: broken.error })
-        }))
+        let at = self.at;
+        self.at += rest;
+        Ok(Some(Err(Lost { at, bytes: rest, samples: None, is_tail: true, error })))
     }
 
-    /// Opens a part, or tells what is lost; goes on behind it.
-    fn opened<'s, R: Read + Seek>(
-        &mut self,
-        source: &'s mut R,
-        part: Result<Frame, Lost>,
-    ) -> Result<Option<Part<&'s mut R>>> {
-        let frame = match part {
-            Ok(frame) => frame,
-            Err(lost) => {
-                self.at += lost.bytes;
-                return Ok(Some(Part::Lost(lost)));
+    /// The next part's place, or damage with a known end; goes on behind it.
+    fn committed(&mut self, source: &mut (impl Read + Seek)) -> Result<Option<Result<Place, Lost>>> {
+        let at = self.at;
+        let broken = match self.frame_at(source, at)? {
+            Ok(place) => {
+                self.at = place.end();
+                return Ok(Some(Ok(place)));
             }
+            Err(broken) => broken,
         };
-        let at = std::mem::replace(&mut self.at, frame.end());
-        let bytes = self.at - at;
-        let samples = declared_samples(source, &frame)?;
-        let error = match Profile::open_part(source, frame.profile_at, frame.profile_size) {
+        let Some(end) = self.search(source, broken.end)?.or(broken.end) else { return Ok(None) };
+        self.at = end;
+        Ok(Some(Err(Lost { at, bytes: end - at, samples: None, is_tail: false, error: broken.error })))
+    }
+
+    /// Opens a part, or tells why it is lost.
+    fn opened<'s, R: Read + Seek>(
+        &self,
+        source: &'s mut R,
+        place: Result<Place, Lost>,
+    ) -> Result<Part<&'s mut R>> {
+        let place = match place {
+            Ok(place) => place,
+            Err(lost) => return Ok(Part::Lost(lost)),
+        };
+        if self.framing == Framing::Files {
+            return Profile::open_part(source, place.at, place.size).map(Part::Profile);
+        }
+        let samples = declared_samples(source, place)?;
+        let error = match Profile::open_part(source, place.at, place.size) {
             Ok(profile) => match profile.contents().faults.first() {
-                None => return Ok(Some(Part::Profile(profile))),
+                None => return Ok(Part::Profile(profile)),
                 Some(fault) => fault.error.again(),
             },
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             Err(error) => error,
         };
-        Ok(Some(Part::Lost(Lost { at, bytes, samples, is_tail: false, error })))
+        // A framed profile is lost with its length.
+        let at = place.at - if self.framing == Framing::Lengths { LENGTH_LEN } else { 0 };
+        Ok(Part::Lost(Lost { at, bytes: place.end() - at, samples, is_tail: false, error }))
     }
 
-    fn frame_at(&self, source: &mut (impl Read + Seek), at: u64) -> Result<Result<Frame, Broken>> {
+    fn frame_at(&self, source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
         match self.framing {
             Framing::Lengths => framed_at(source, at),
             _ => chunk_at(source, at),
@@ -281,7 +296,7 @@ fn reaches(source: &mut (impl Read + Seek), end: u64) -> Result<bool> {
     Ok(read_up_to(source, end - 1, &mut [0])? == 1)
 }
 
-fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Frame, Broken>> {
+fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
     let mut start = [0; HEADER_LEN as usize];
     let got = read_up_to(source, at, &mut start)?;
     if start[..got].iter().all(|byte| *byte == 0) {
@@ -310,7 +325,7 @@ fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Frame, Br
     read_up_to(source, end - FOOTER_LEN, &mut footer)?;
     let declared = Footer::read(&footer, order).size;
     if declared == size {
-        return Ok(Ok(Frame { profile_at: at, profile_size: size }));
+        return Ok(Ok(Place { at, size }));
     }
     // Where another chunk, or the end, comes just there, the size may be right all the same.
     let mut next = [0; HEADER_LEN as usize];
@@ -321,7 +336,7 @@ fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Frame, Br
     Ok(Err(Broken { error, end: fits.then_some(end) }))
 }
 
-fn framed_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Frame, Broken>> {
+fn framed_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
     let mut start = [0; 12];
     let got = read_up_to(source, at, &mut start)?;
     if got < start.len() {
@@ -341,12 +356,12 @@ fn framed_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Frame, B
         let there = source.seek(SeekFrom::End(0))?.saturating_sub(profile_at);
         return broken(at, format!("truncated: a framed profile of {size} bytes, but {there} are there"));
     }
-    Ok(Ok(Frame { profile_at, profile_size: size }))
+    Ok(Ok(Place { at: profile_at, size }))
 }
 
 /// The samples that a part's header declares, if its offsets look sound.
-fn declared_samples(source: &mut (impl Read + Seek), frame: &Frame) -> Result<Option<u64>> {
+fn declared_samples(source: &mut (impl Read + Seek), place: Place) -> Result<Option<u64>> {
     let mut start = [0; HEADER_LEN as usize];
-    read_up_to(source, frame.profile_at, &mut start)?;
-    Ok(Header::read(&start, frame.profile_size, frame.profile_at).ok().map(|header| header.samples))
+    read_up_to(source, place.at, &mut start)?;
+    Ok(Header::read(&start, place.size, place.at).ok().map(|header| header.samples))
 }

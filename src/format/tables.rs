@@ -67,13 +67,50 @@ pub(crate) fn read(bytes: &[u8], frames_at: usize, footer: &Footer, base: u64) -
     Ok(Read { tables: Tables { strings, frames }, strings_end, frames_end, bad_frames })
 }
 
+/// Reads tables of `strings` and `frames` entries that stand one right behind the other at the start of
+/// `bytes`. `None` where there are none; else also the bytes that they take.
+pub(crate) fn read_together(bytes: &[u8], strings: u32, frames: u32) -> Option<(Tables, usize)> {
+    let mut fields = Fields { bytes, pos: 0, base: 0 };
+    let mut tables = Tables::default();
+    for _ in 0..strings {
+        tables.strings.push(fields.string()?);
+    }
+    for index in 0..frames {
+        let frame = fields.frame(index).ok()?;
+        if frame.path.max(frame.function) >= strings {
+            return None;
+        }
+        tables.frames.push(frame);
+    }
+    Some((tables, fields.pos))
+}
+
+/// Reads what there is of tables whose counts are not known: strings up to `frames_at`, then at most
+/// `most` frames.
+pub(crate) fn read_remains(bytes: &[u8], frames_at: usize, most: usize) -> Tables {
+    let mut tables = Tables::default();
+    let mut fields = Fields { bytes: &bytes[..frames_at.min(bytes.len())], pos: 0, base: 0 };
+    while let Some(string) = fields.string() {
+        tables.strings.push(string);
+    }
+    let mut fields = Fields { bytes, pos: frames_at.min(bytes.len()), base: 0 };
+    while tables.frames.len() < most {
+        let Ok(frame) = fields.frame(tables.frames.len() as u32) else { break };
+        if frame.path.max(frame.function) as usize >= tables.strings.len() {
+            break;
+        }
+        tables.frames.push(frame);
+    }
+    tables
+}
+
 fn check_count(what: &str, count: u32, least: u64, room: u64, at: u64) -> Result<()> {
     let most = room / least;
     if u64::from(count) > most {
         let fault = format!("no valid footer: it declares {count} {what}s where at most {most} fit");
-        return Err(Error::profile(fault)
-            .at(Position::Byte(at))
-            .hint("the file is truncated, or something stands behind its end"));
+        return Err(Error::profile(fault).at(Position::Byte(at)).hint(
+            "the file is truncated, or something stands behind its end; recover may save its samples",
+        ));
     }
     Ok(())
 }
@@ -94,6 +131,14 @@ impl Fields<'_> {
         let value = varint::read(self.bytes, &mut self.pos)
             .map_err(|_| self.fault_at(start, format!("{} is no number of at most ten bytes", what())))?;
         u32::try_from(value).map_err(|_| self.fault_at(start, format!("{} is {value}, over 32 bits", what())))
+    }
+
+    /// The next string, where it is whole.
+    fn string(&mut self) -> Option<&[u8]> {
+        let length = usize::try_from(self.u32(String::new).ok()?).ok()?;
+        let string = self.bytes.get(self.pos..self.pos + length)?;
+        self.pos += length;
+        Some(string)
     }
 
     fn i32(&mut self, what: impl Fn() -> String) -> Result<i32> {

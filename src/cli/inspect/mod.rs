@@ -3,6 +3,7 @@
 //! The first bytes tell which of the two it is. Memory does not grow with the number of samples: a
 //! profile is opened and never replayed, a stream is read a line at a time.
 
+mod chunks;
 mod profile;
 mod rows;
 mod runs;
@@ -100,7 +101,7 @@ impl fmt::Display for FaultReport {
 pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref());
     let name = input.name();
-    let job = Job { name: &name, json: args.json, messages };
+    let job = Job { name: &name, json: args.json, verify: args.verify, messages };
     let named = |error: Error| error.within(&name);
     let mut reader = input.reader().map_err(named)?;
     let start = peek(&mut reader).map_err(named)?;
@@ -166,6 +167,8 @@ fn source(input: &Input, whole: Box<dyn BufRead>) -> Result<ProfileSource> {
 struct Job<'a> {
     name: &'a str,
     json: bool,
+    /// Whether every part is opened, where an outline would do.
+    verify: bool,
     messages: &'a Messages,
 }
 

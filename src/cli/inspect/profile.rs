@@ -5,11 +5,14 @@ use std::io::{Read, Seek};
 use serde::Serialize;
 
 use crate::cli::Status;
+use crate::cli::inspect::chunks;
 use crate::cli::inspect::rows::{capture_text, interval_text, measured_rows, span_text};
 use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{ByteOrder, Compression, Contents, FaultCode, HEADER_LEN, Layout, Part, Sequence};
+use crate::format::{
+    ByteOrder, Compression, Contents, FaultCode, Framing, HEADER_LEN, Layout, Part, Sequence,
+};
 use crate::limits::STACK_DEPTH;
 use crate::protocol::message::{Capture, Stats};
 
@@ -84,6 +87,9 @@ struct Records {
 pub(super) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status> {
     let named = |error: Error| error.within(job.name);
     let mut sequence = Sequence::open(&mut source).map_err(named)?;
+    if sequence.framing() != Framing::Files {
+        return chunks::run(job, sequence, &mut source);
+    }
     let joined = sequence.files_left();
     if joined > 1 {
         job.messages.warning(job.name, &format!("{joined} profiles one behind the other"));

@@ -53,19 +53,25 @@ impl Sheet {
                 time(thread.last_usec),
             ]);
         }
+        self.table(&table);
+        if more > 0 {
+            let _ = writeln!(self.text, "    and {}: --json lists all", counted(more as u64, "more thread"));
+        }
+    }
+
+    /// Rows of cells, the first one the heads of the columns.
+    pub fn table<const COLUMNS: usize>(&mut self, table: &[[String; COLUMNS]]) {
+        self.align();
         let width =
             |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-        let widths: Vec<usize> = (0..5).map(width).collect();
-        for row in &table {
+        let widths: [usize; COLUMNS] = std::array::from_fn(width);
+        for row in table {
             self.text.push_str("   ");
             for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(self.text, " {cell:>width$} ");
+                let _ = write!(self.text, " {:>width$} ", printable(cell));
             }
             self.text.truncate(self.text.trim_end().len());
             self.text.push('\n');
-        }
-        if more > 0 {
-            let _ = writeln!(self.text, "    and {}: --json lists all", counted(more as u64, "more thread"));
         }
     }
 

@@ -1,0 +1,138 @@
+//! What is whole of a torn or damaged profile, as a sound one.
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use tempfile::SpooledTempFile;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::salvage::{Salvaged, salvage};
+use crate::format::sequence::{Framing, Lost, Part, Sequence};
+use crate::limits::SPOOL_MEMORY;
+
+/// A sound copy of what was whole.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The copy, from its first byte.
+    pub copy: SpooledTempFile,
+    /// How its parts are told apart.
+    pub framing: Framing,
+    /// How many there are.
+    pub parts: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// What is lost, or was made up. Empty where at most the form was broken.
+    pub losses: Vec<Error>,
+}
+
+/// Copies what is whole of the profile that `source` holds: every chunk or framed profile, or a version-1
+/// profile, and where that is broken, all its whole records. What is returned reads back without a fault.
+///
+/// # Errors
+///
+/// A source in which nothing is whole, and errors of the source.
+pub fn recover(source: &mut (impl Read + Seek)) -> Result<Recovered> {
+    let mut recovered = copy(source)?;
+    recovered.verify()?;
+    recovered.copy.seek(SeekFrom::Start(0))?;
+    Ok(recovered)
+}
+
+fn copy(source: &mut (impl Read + Seek)) -> Result<Recovered> {
+    let mut sequence = Sequence::open(source)?;
+    let mut unopened = None;
+    if sequence.framing() == Framing::Files {
+        match files(source, &mut sequence) {
+            Ok(recovered) => return Ok(recovered),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(error) => unopened = Some(error),
+        }
+        // The start of a file in chunks may be what is damaged.
+        sequence = Sequence::of_chunks();
+    }
+    match parts(source, sequence)? {
+        Ok(recovered) => Ok(recovered),
+        Err(lost) => match unopened {
+            Some(_) => salvage(source).map(Recovered::from),
+            None => Err(lost.map_or_else(
+                || Error::profile("the input holds no chunk"),
+                |lost| Error::profile(format!("nothing can be saved: {}", lost.error.detail())),
+            )),
+        },
+    }
+}
+
+/// Files of version 1 without a fault: nothing is to be done.
+fn files(source: &mut (impl Read + Seek), sequence: &mut Sequence) -> Result<Recovered> {
+    let mut parts = 0;
+    let mut samples = 0;
+    while let Some(part) = sequence.next(source)? {
+        let Part::Profile(profile) = part else { break };
+        if let Some(fault) = profile.contents().faults.first() {
+            return Err(fault.error.again());
+        }
+        samples += profile.contents().scan.samples;
+        parts += 1;
+    }
+    let mut copy = SpooledTempFile::new(SPOOL_MEMORY);
+    source.seek(SeekFrom::Start(0))?;
+    io::copy(source, &mut copy)?;
+    Ok(Recovered { copy, framing: Framing::Files, parts, samples, losses: Vec::new() })
+}
+
+/// Every whole part. Where there is none, the first thing that is lost.
+fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Result<Recovered, Option<Lost>>> {
+    let mut lost: Vec<Lost> = Vec::new();
+    let (copy, framing) = (SpooledTempFile::new(SPOOL_MEMORY), sequence.framing());
+    let mut recovered = Recovered { copy, framing, parts: 0, samples: 0, losses: Vec::new() };
+    loop {
+        let at = sequence.position();
+        match sequence.next(source)? {
+            None => break,
+            Some(Part::Lost(part)) => {
+                lost.push(part);
+                continue;
+            }
+            Some(Part::Profile(profile)) => {
+                recovered.samples += profile.contents().scan.samples;
+                recovered.parts += 1;
+            }
+        }
+        source.seek(SeekFrom::Start(at))?;
+        let bytes = sequence.position() - at;
+        io::copy(&mut (&mut *source).take(bytes), &mut recovered.copy)?;
+    }
+    if recovered.parts == 0 {
+        return Ok(Err(lost.into_iter().next()));
+    }
+    recovered.losses = lost.iter().map(Lost::to_error).collect();
+    Ok(Ok(recovered))
+}
+
+impl Recovered {
+    /// Reads the copy as anybody will.
+    fn verify(&mut self) -> Result<()> {
+        let mut sequence = Sequence::open(&mut self.copy)?;
+        let (mut parts, mut samples) = (0, 0);
+        while let Some(part) = sequence.next(&mut self.copy)? {
+            if let Part::Profile(profile) = part
+                && profile.contents().faults.is_empty()
+            {
+                parts += 1;
+                samples += profile.contents().scan.samples;
+            }
+        }
+        if (parts, samples) != (self.parts, self.samples) {
+            return Err(Error::profile(format!(
+                "what was saved does not read back: {samples} samples in {parts} parts"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl From<Salvaged> for Recovered {
+    fn from(salvaged: Salvaged) -> Self {
+        let Salvaged { profile, samples, losses } = salvaged;
+        Recovered { copy: profile, framing: Framing::Files, parts: 1, samples, losses }
+    }
+}
