@@ -54,7 +54,8 @@ pub(crate) enum Command {
 Examples:
   tachyon-jsonl from-bin prof.bin | jq -c 'select(.type == \"raw\")'
   tachyon-jsonl from-bin prof.bin --stream-types raw,agg:5s,loss -o prof.jsonl
-  tachyon-jsonl from-bin prof.bin --flush interval:10s,samples:50000 --max-line 30k")]
+  tachyon-jsonl from-bin prof.bin --flush interval:10s,samples:50000 --max-line 30k
+  tachyon-jsonl from-bin live.bin --follow --stream-types raw,agg:5s,heartbeat:1s")]
 pub(crate) struct FromBin {
     /// Profiles, one run each; '-' or nothing is standard input
     pub inputs: Vec<PathBuf>,
@@ -87,6 +88,11 @@ pub(crate) struct FromBin {
     /// A fact of your own for every meta message
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<(String, String)>,
+
+    /// Go on with a chunked profile that is still being written, until SIGINT, SIGTERM or SIGHUP;
+    /// it need not be there yet
+    #[arg(long)]
+    pub follow: bool,
 
     /// Refuse a profile with any fault or oddity
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use crate::cli::Status;
 use crate::cli::args::FromBin;
+use crate::cli::follow;
 use crate::cli::messages::Messages;
 use crate::cli::runs::{Runs, is_made_up, options, several_runs};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +21,9 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     }
     let target = Target::of_argument(args.output.as_deref());
     target.check_apart_from(&inputs)?;
+    if args.follow {
+        return follow::run(args, messages, &inputs, target);
+    }
     let mut runs = Runs::new(args, messages, target)?;
     let mut failure: Option<Error> = None;
     for input in &inputs {

@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod follow;
 mod from_bin;
 mod inspect;
 mod messages;

@@ -174,10 +174,23 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Says that nothing has come, in a stream that goes on.
+    /// Says that the stream goes on, at this Unix time in microseconds.
     pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.stream.heartbeat(wall_us, &mut self.output).map_err(|error| error.within(&self.target.name()))
+    }
+
+    /// The reading stops before a part that is not whole yet: it is lost to this stream alone.
+    pub fn unfinished(&mut self, name: &str, lost: &Lost) -> Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        self.messages.warning(name, &lost.to_error().to_string());
+        let written = open.stream.lost(lost, &mut self.output);
+        self.at_output(name, written)
+    }
+
+    /// Lets readers have what was written so far.
+    pub fn publish(&mut self) -> Result<()> {
+        self.output.publish().map_err(|error| error.within(&self.target.name()))
     }
 
     /// Ends the stream, after what went wrong last.
@@ -226,6 +239,9 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
     }
     if let Some(wall_start) = args.wall_start {
         options = options.wall_start_us(wall_start);
+    }
+    if args.follow {
+        options = options.live();
     }
     for (key, value) in &args.label {
         options = options.label(key, value);

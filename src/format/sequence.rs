@@ -157,8 +157,8 @@ impl Sequence {
         }
     }
 
-    /// The next part that is whole, or the damage before it; `None` where nothing whole is left, or nothing
-    /// yet in a source that grows.
+    /// The next part that is whole in a source that grows; `None` where there is none yet. With `search`
+    /// also what is lost before one that stands farther behind.
     ///
     /// # Errors
     ///
@@ -166,7 +166,11 @@ impl Sequence {
     pub fn next_committed<'s, R: Read + Seek>(
         &mut self,
         source: &'s mut R,
+        search: bool,
     ) -> Result<Option<Part<&'s mut R>>> {
+        if !search && self.frame_at(source, self.at)?.is_err() {
+            return Ok(None);
+        }
         match self.committed(source)? {
             Some(place) => self.opened(source, place).map(Some),
             None => Ok(None),

@@ -192,18 +192,30 @@ impl Output {
         }
     }
 
+    /// Lets others have what was written so far: a file appears in its place now, and grows there.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written or put in its place.
+    pub fn publish(&mut self) -> Result<()> {
+        self.flush()?;
+        self.put_in_place()
+    }
+
     /// Puts a file in the making into its place, to grow there.
     fn put_in_place(&mut self) -> Result<()> {
-        if !matches!(self.sink, Sink::Plain(Place::File { .. })) {
+        let place = match &mut self.sink {
+            Sink::Plain(place) => place,
+            Sink::Packed(encoder) => encoder.get_mut(),
+        };
+        if !matches!(place, Place::File { .. }) {
             return Ok(());
         }
-        if let Sink::Plain(Place::File { file, path }) =
-            std::mem::replace(&mut self.sink, Sink::Plain(Place::Standard))
-        {
+        if let Place::File { file, path } = std::mem::replace(place, Place::Standard) {
             let mut file = file.persist(&path).map_err(|error| error.error)?;
             let whole = file.stream_position()?;
+            *place = Place::Growing { file, whole };
             sync_folder(&path)?;
-            self.sink = Sink::Plain(Place::Growing { file, whole });
         }
         Ok(())
     }

@@ -1,0 +1,297 @@
+//! `from-bin --follow`: a profile in chunks while it is being written.
+//!
+//! A chunk is delivered once its header is there. The file may not exist yet, be replaced, or be cut and
+//! started anew: then what comes is another run.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use notify::Watcher;
+use same_file::Handle;
+
+use crate::cli::Status;
+use crate::cli::args::FromBin;
+use crate::cli::messages::Messages;
+use crate::cli::runs::Runs;
+use crate::error::{Error, Result};
+use crate::format::{Framing, HEADER_LEN, Part, Sequence};
+use crate::protocol::MessageType;
+use crate::stream::{Input, Target};
+
+/// How often the file is looked at although nothing was heard of it: not every file system tells.
+const LOOK: Duration = Duration::from_secs(1);
+/// The same where nothing can be heard at all.
+const LOOK_DEAF: Duration = Duration::from_millis(200);
+/// The least time between two looks, however much is written.
+const PAUSE: Duration = Duration::from_millis(30);
+/// The least time between two searches behind a chunk that is not whole.
+const SEARCH: Duration = Duration::from_secs(2);
+
+/// What the reading wakes up for.
+enum Wake {
+    Changed,
+    Stop,
+}
+
+pub(super) fn run(args: &FromBin, messages: &Messages, inputs: &[Input], target: Target) -> Result<Status> {
+    let [Input::File(path)] = inputs else {
+        return Err(Error::usage("--follow needs the one file that is to be followed"));
+    };
+    let (sender, wakes) = mpsc::channel();
+    stop_on_signals(&sender)?;
+    let watcher = watch(path, sender.clone());
+    let look = if watcher.is_some() { LOOK } else { LOOK_DEAF };
+    let mut follow =
+        Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, target)?, open: None };
+    let period = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
+    let mut heartbeat = period.map(|types| Every::new(types.heartbeat()));
+    loop {
+        let looked = Instant::now();
+        follow.look()?;
+        if heartbeat.as_mut().is_some_and(Every::is_due) {
+            follow.runs.heartbeat(wall_us())?;
+        }
+        let due = heartbeat.as_ref().map_or(look, |heartbeat| heartbeat.left().min(look));
+        if !sleep(&wakes, looked + PAUSE, due) {
+            return follow.stop();
+        }
+    }
+}
+
+/// Waits for a change, for `due`, and in any case until `earliest`. False if it is time to stop.
+fn sleep(wakes: &Receiver<Wake>, earliest: Instant, due: Duration) -> bool {
+    let mut wait = due;
+    loop {
+        match wakes.recv_timeout(wait) {
+            Ok(Wake::Stop) => return false,
+            Ok(Wake::Changed) => {
+                wait = earliest.saturating_duration_since(Instant::now());
+                if wait.is_zero() && wakes.try_recv().is_err() {
+                    return true;
+                }
+            }
+            // Somebody has to be there to say stop.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return true,
+        }
+    }
+}
+
+/// Tells of every change of the file, or of another in its place. `None` where the system has nothing
+/// for that.
+fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher> {
+    let name = path.file_name()?.to_os_string();
+    let concerns = move |event: &notify::Event| {
+        !event.kind.is_access() && event.paths.iter().any(|path| path.file_name() == Some(&name))
+    };
+    let tell = move |event: notify::Result<notify::Event>| {
+        if event.as_ref().map_or(true, &concerns) {
+            let _ = sender.send(Wake::Changed);
+        }
+    };
+    let mut watcher = notify::recommended_watcher(tell).ok()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    watcher.watch(folder, notify::RecursiveMode::NonRecursive).ok()?;
+    Some(watcher)
+}
+
+#[cfg(unix)]
+fn stop_on_signals(sender: &Sender<Wake>) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let sender = sender.clone();
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            let _ = sender.send(Wake::Stop);
+        }
+    });
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn stop_on_signals(_: &Sender<Wake>) -> Result<()> {
+    Ok(())
+}
+
+fn wall_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Something that is due once in a while.
+struct Every {
+    period: Duration,
+    next: Instant,
+}
+
+impl Every {
+    fn new(period: Duration) -> Self {
+        Every { period, next: Instant::now() + period }
+    }
+
+    fn left(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    fn is_due(&mut self) -> bool {
+        let is_due = self.left().is_zero();
+        if is_due {
+            self.next = Instant::now() + self.period;
+        }
+        is_due
+    }
+}
+
+struct Follow<'a> {
+    path: &'a PathBuf,
+    name: String,
+    runs: Runs<'a>,
+    open: Option<OpenFile>,
+}
+
+/// A file whose first chunk has begun.
+struct OpenFile {
+    file: File,
+    handle: Handle,
+    /// Its first bytes, by which it is known again.
+    start: [u8; HEADER_LEN as usize],
+    sequence: Sequence,
+    searched: Option<(u64, Instant)>,
+}
+
+impl Follow<'_> {
+    fn named(&self, error: impl Into<Error>) -> Error {
+        error.into().within(&self.name)
+    }
+
+    /// Delivers what has become whole since the last time.
+    fn look(&mut self) -> Result<()> {
+        loop {
+            if self.open.is_none() {
+                self.open = OpenFile::begun(self.path).map_err(|error| self.named(error))?;
+            }
+            if self.open.is_none() {
+                return Ok(());
+            }
+            self.deliver()?;
+            let Some(open) = &self.open else { return Ok(()) };
+            match open.fate(self.path).map_err(|error| self.named(error))? {
+                Fate::Goes => return Ok(()),
+                Fate::Replaced => self.end(false)?,
+                // What was there is gone, so nothing can be said of it.
+                Fate::Anew => {
+                    self.open = None;
+                    self.runs.end_run(&self.name)?;
+                    self.runs.publish()?;
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self) -> Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let named = |error: Error| error.within(&self.name);
+        let mut any = false;
+        loop {
+            let may_search = open.may_search().map_err(|error| named(error.into()))?;
+            let Some(part) = open.sequence.next_committed(&mut open.file, may_search).map_err(named)? else {
+                break;
+            };
+            self.runs.part(&self.name, Framing::Chunks, part)?;
+            any = true;
+        }
+        if any { self.runs.publish() } else { Ok(()) }
+    }
+
+    /// Ends the file that is open; what is not whole in it counts as lost to it, or to this stream alone.
+    fn end(&mut self, is_stop: bool) -> Result<()> {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        while let Some(part) = open.sequence.next(&mut open.file).map_err(|error| self.named(error))? {
+            match part {
+                Part::Lost(lost) if lost.is_tail && is_stop => self.runs.unfinished(&self.name, &lost)?,
+                part => self.runs.part(&self.name, Framing::Chunks, part)?,
+            }
+        }
+        self.runs.end_run(&self.name)?;
+        self.runs.publish()
+    }
+
+    fn stop(mut self) -> Result<Status> {
+        self.look()?;
+        self.end(true)?;
+        self.runs.finish(None)
+    }
+}
+
+/// What became of a file.
+enum Fate {
+    Goes,
+    /// Another stands in its place.
+    Replaced,
+    /// It was cut and begins again.
+    Anew,
+}
+
+impl OpenFile {
+    /// The file, once it has begun to be a profile in chunks.
+    fn begun(path: &Path) -> Result<Option<Self>> {
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let start = start_of(&mut file)?;
+        if file.metadata()?.len() < HEADER_LEN || start.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let sequence = Sequence::open(&mut file)?;
+        if sequence.framing() != Framing::Chunks {
+            let fault = "not a profile in chunks (format version 2), so there is nothing to follow";
+            return Err(Error::profile(fault).hint("read it without --follow once it is whole"));
+        }
+        let handle = Handle::from_file(file.try_clone()?)?;
+        Ok(Some(OpenFile { file, handle, start, sequence, searched: None }))
+    }
+
+    fn fate(&self, path: &Path) -> io::Result<Fate> {
+        match Handle::from_path(path) {
+            Ok(handle) if handle != self.handle => return Ok(Fate::Replaced),
+            Ok(_) => {}
+            // Gone; it may still be written, or another may come.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Fate::Goes),
+            Err(error) => return Err(error),
+        }
+        let is_shorter = self.file.metadata()?.len() < self.sequence.position();
+        let mut file = self.file.try_clone()?;
+        Ok(if is_shorter || start_of(&mut file)? != self.start { Fate::Anew } else { Fate::Goes })
+    }
+
+    /// Whether to look for a whole chunk behind one that is not: when the file has grown, and not all
+    /// the time.
+    fn may_search(&mut self) -> io::Result<bool> {
+        let length = self.file.metadata()?.len();
+        let may = self.searched.is_none_or(|(last, at)| length != last && at.elapsed() >= SEARCH);
+        if may {
+            self.searched = Some((length, Instant::now()));
+        }
+        Ok(may)
+    }
+}
+
+fn start_of(file: &mut File) -> io::Result<[u8; HEADER_LEN as usize]> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut start = [0; HEADER_LEN as usize];
+    file.seek(SeekFrom::Start(0))?;
+    let mut filled = 0;
+    while filled < start.len() {
+        match file.read(&mut start[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(start)
+}
