@@ -16,6 +16,7 @@ use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::messages::Messages;
 use crate::cli::runs::Runs;
+use crate::cli::signals::on_stop;
 use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, Part, Sequence};
 use crate::protocol::MessageType;
@@ -41,7 +42,10 @@ pub(super) fn run(args: &FromBin, messages: &Messages, inputs: &[Input], target:
         return Err(Error::usage("--follow needs the one file that is to be followed"));
     };
     let (sender, wakes) = mpsc::channel();
-    stop_on_signals(&sender)?;
+    let stop = sender.clone();
+    on_stop(move |_| {
+        let _ = stop.send(Wake::Stop);
+    })?;
     let watcher = watch(path, sender.clone());
     let look = if watcher.is_some() { LOOK } else { LOOK_DEAF };
     let mut follow =
@@ -95,24 +99,6 @@ fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     watcher.watch(folder, notify::RecursiveMode::NonRecursive).ok()?;
     Some(watcher)
-}
-
-#[cfg(unix)]
-fn stop_on_signals(sender: &Sender<Wake>) -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    let sender = sender.clone();
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            let _ = sender.send(Wake::Stop);
-        }
-    });
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn stop_on_signals(_: &Sender<Wake>) -> Result<()> {
-    Ok(())
 }
 
 fn wall_us() -> i64 {

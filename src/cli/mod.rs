@@ -9,6 +9,7 @@ mod inspect;
 mod messages;
 mod recover;
 mod runs;
+mod signals;
 mod to_bin;
 
 use std::io::Write;
@@ -52,6 +53,10 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    signals::size_limit_is_an_error()?;
+    if !matches!(&args.command, Command::FromBin(args) if args.follow) {
+        signals::clean_up_on_stop()?;
+    }
     match &args.command {
         Command::FromBin(args) => from_bin::run(args, messages),
         Command::ToBin(args) => to_bin::run(args, messages),

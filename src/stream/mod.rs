@@ -10,4 +10,4 @@ mod output;
 pub use input::{Input, ProfileSource, unpacked};
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
-pub use output::{Output, Target};
+pub use output::{Output, Target, remove_unfinished};

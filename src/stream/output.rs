@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use same_file::Handle;
 use tempfile::NamedTempFile;
@@ -12,6 +13,27 @@ use crate::stream::Input;
 
 /// Of the zstd frame around a packed output.
 const PACKING_LEVEL: i32 = 3;
+
+/// The files in the making, for a process that ends before they are.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes every file that is still in the making, for a process that is about to end.
+pub fn remove_unfinished() {
+    let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in paths.drain(..) {
+        // What cannot be removed stays; nobody is there to be told.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Puts a file in the making into its place.
+fn persist(file: NamedTempFile, path: &Path) -> Result<File> {
+    let made = file.path().to_path_buf();
+    let file = file.persist(path).map_err(|error| error.error)?;
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != made);
+    sync_folder(path)?;
+    Ok(file)
+}
 
 /// A file, or standard output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +107,7 @@ impl Target {
                 #[cfg(unix)]
                 builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
                 let file = builder.tempfile_in(folder_of(&path))?;
+                UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(file.path().to_path_buf());
                 if let Ok(found) = found {
                     file.as_file().set_permissions(found.permissions())?;
                 }
@@ -212,10 +235,9 @@ impl Output {
             return Ok(());
         }
         if let Place::File { file, path } = std::mem::replace(place, Place::Standard) {
-            let mut file = file.persist(&path).map_err(|error| error.error)?;
+            let mut file = persist(file, &path)?;
             let whole = file.stream_position()?;
             *place = Place::Growing { file, whole };
-            sync_folder(&path)?;
         }
         Ok(())
     }
@@ -235,8 +257,7 @@ impl Output {
             Place::Special(mut file) => file.flush()?,
             Place::File { file, path } => {
                 file.as_file().sync_all()?;
-                file.persist(&path).map_err(|error| error.error)?;
-                sync_folder(&path)?;
+                persist(file, &path)?;
             }
             Place::Growing { file, .. } => file.sync_all()?,
         }

@@ -1,0 +1,44 @@
+//! What signals do, beyond what they do anyway.
+
+use crate::error::Result;
+
+/// A write that passes the limit on file size is to fail with an error that says so, not with the end
+/// of the process.
+#[cfg(unix)]
+pub(super) fn size_limit_is_an_error() -> Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default())?;
+    Ok(())
+}
+
+/// Calls `stop`, with the signal's number, when the process is asked to end: SIGINT, SIGTERM, SIGHUP.
+#[cfg(unix)]
+pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    std::thread::spawn(move || signals.forever().for_each(&mut stop));
+    Ok(())
+}
+
+/// Leaves no unfinished file behind when the process is asked to end.
+#[cfg(unix)]
+pub(super) fn clean_up_on_stop() -> Result<()> {
+    on_stop(|signal| {
+        crate::stream::remove_unfinished();
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    })
+}
+
+#[cfg(not(unix))]
+pub(super) fn size_limit_is_an_error() -> Result<()> {
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(super) fn on_stop(_: impl FnMut(i32) + Send + 'static) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(super) fn clean_up_on_stop() -> Result<()> {
+    Ok(())
+}
