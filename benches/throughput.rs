@@ -1,5 +1,6 @@
 //! How fast the command is, and how much memory it takes: see `benches/README.md`.
 
+mod chunking;
 mod generate;
 mod measure;
 
@@ -27,8 +28,13 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench-data");
-    throughput(&folder)?;
-    memory(&folder)
+    let samples = number_of("BENCH_SAMPLES", SAMPLES)?;
+    let pairs = number_of("BENCH_PAIRS", PAIRS as u64)?.max(1);
+    if number_of("BENCH_CHUNKS_ONLY", 0)? == 0 {
+        throughput(samples, pairs, &folder)?;
+        memory(&folder)?;
+    }
+    chunking::table(samples, pairs, &folder)
 }
 
 fn number_of(variable: &str, default: u64) -> Result<u64> {
@@ -93,9 +99,7 @@ fn length(path: &Path) -> u64 {
 }
 
 /// Each case against a plain copy of the same bytes, in turns, and against CPython where it is there.
-fn throughput(folder: &Path) -> Result<()> {
-    let samples = number_of("BENCH_SAMPLES", SAMPLES)?;
-    let pairs = number_of("BENCH_PAIRS", PAIRS as u64)?.max(1);
+fn throughput(samples: u64, pairs: u64, folder: &Path) -> Result<()> {
     println!("Throughput: {samples} samples, medians of {pairs} pairs of a run and a plain copy\n");
     println!(
         "| profile | case | M samples/s | MB/s of text | CPU s | peak MiB | time / copy's | speed / replay's |"
