@@ -174,7 +174,7 @@ fn more_of_a_killed_recording_is_never_less() {
 }
 
 /// Stacks, statuses and the times between samples; not when the recording began.
-fn shape(threads: &BTreeMap<Thread, Vec<Sample>>) -> Vec<(Thread, Vec<(u64, u64, String)>)> {
+fn shape(threads: &BTreeMap<Thread, Vec<Sample>>) -> Vec<(Thread, Vec<Sample>)> {
     let shape = threads.iter().map(|(thread, samples)| {
         let first = samples.first().map_or(0, |sample| sample.0);
         let samples = samples.iter().map(|(time, status, stack)| (time - first, *status, stack.clone()));

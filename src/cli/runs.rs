@@ -63,7 +63,7 @@ impl<'a> Runs<'a> {
     /// Takes the next part of the input of this name.
     pub fn part<R: Read + Seek>(&mut self, name: &str, framing: Framing, part: Part<R>) -> Result<()> {
         match part {
-            Part::Profile(profile) => self.profile(name, framing, profile),
+            Part::Profile(profile) => self.profile(name, framing, *profile),
             Part::Lost(lost) => self.lost(name, lost),
         }
     }

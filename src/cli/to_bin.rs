@@ -44,23 +44,15 @@ impl Job<'_> {
         if let Some(file) = output.file() {
             let mut profile = ToBinary::new(file, self.options());
             let ended = self.lines(|number, line| profile.line(number, line))?;
-            return self.outcome(profile.finish(), ended);
+            return Ok(self.outcome(profile.finish(), ended)?.0);
         }
         // A profile's header is written last, so it is made aside where there is no going back.
         let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
         let ended = self.lines(|number, line| profile.line(number, line))?;
-        let outcome = profile.finish().and_then(|mut outcome| {
-            outcome.sink.seek(SeekFrom::Start(0))?;
-            Ok(outcome)
-        });
-        match outcome {
-            Ok(mut outcome) => {
-                let written = io::copy(&mut outcome.sink, output);
-                written.map_err(|error| Error::from(error).within(&target.name()))?;
-                self.outcome(Ok(outcome), ended)
-            }
-            Err(error) => self.outcome(Err::<Outcome<()>, _>(error), ended),
-        }
+        let (status, mut spool) = self.outcome(profile.finish(), ended)?;
+        let copied = spool.seek(SeekFrom::Start(0)).and_then(|_| io::copy(&mut spool, output));
+        copied.map_err(|error| Error::from(error).within(&target.name()))?;
+        Ok(status)
     }
 
     fn chunks(&self, output: &mut Output, target: &Target) -> Result<Status> {
@@ -70,7 +62,7 @@ impl Job<'_> {
             written.map_err(|error| error.within(&target.name()))
         });
         let ended = self.lines(|number, line| profile.line(number, line))?;
-        self.outcome(profile.finish(), ended)
+        Ok(self.outcome(profile.finish(), ended)?.0)
     }
 
     fn options(&self) -> ProfileOptions {
@@ -104,10 +96,10 @@ impl Job<'_> {
         &self,
         outcome: Result<Outcome<W>>,
         (broken, tolerated): (Option<Error>, Vec<String>),
-    ) -> Result<Status> {
+    ) -> Result<(Status, W)> {
         let name = self.input.name();
         let named = |error: Error| error.within(&name);
-        let Outcome { samples, losses, tolerated: more, .. } = match outcome {
+        let Outcome { sink, samples, losses, tolerated: more } = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
@@ -117,7 +109,7 @@ impl Job<'_> {
             let oddity = oddities.first().map(Error::stream);
             return match losses.into_iter().next().or(oddity) {
                 Some(fault) => Err(named(fault)),
-                None => Ok(Status::Done),
+                None => Ok((Status::Done, sink)),
             };
         }
         for oddity in &oddities {
@@ -131,6 +123,6 @@ impl Job<'_> {
         for loss in &losses {
             self.messages.fault(&name, loss);
         }
-        Ok(if losses.is_empty() { Status::Done } else { Status::Partial })
+        Ok((if losses.is_empty() { Status::Done } else { Status::Partial }, sink))
     }
 }

@@ -48,7 +48,7 @@ pub struct Sequence {
 #[derive(Debug)]
 pub enum Part<R> {
     /// A profile; one of several parts has no faults.
-    Profile(Profile<R>),
+    Profile(Box<Profile<R>>),
     /// Bytes that are no sound part.
     Lost(Lost),
 }
@@ -230,12 +230,13 @@ impl Sequence {
             Err(lost) => return Ok(Part::Lost(lost)),
         };
         if self.framing == Framing::Files {
-            return Profile::open_part(source, place.at, place.size).map(Part::Profile);
+            let profile = Profile::open_part(source, place.at, place.size)?;
+            return Ok(Part::Profile(Box::new(profile)));
         }
         let samples = declared_samples(source, place)?;
         let error = match Profile::open_part(source, place.at, place.size) {
             Ok(profile) => match profile.contents().faults.first() {
-                None => return Ok(Part::Profile(profile)),
+                None => return Ok(Part::Profile(Box::new(profile))),
                 Some(fault) => fault.error.again(),
             },
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
