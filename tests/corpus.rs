@@ -279,3 +279,24 @@ fn fifty_million_samples_in_three_kilobytes_are_counted() {
     let read = consumer::read(&stream);
     assert_eq!(read.agg_totals["final"].0, 50_000_001);
 }
+
+/// The id of a run in CPython's answer is made up at random.
+#[test]
+fn cpythons_own_json_lines_are_written_byte_for_byte() {
+    let mut compared = 0;
+    for path in answered_profiles() {
+        let Some(expected) = answer(&path, "expected.jsonl") else { continue };
+        let meta: serde_json::Value =
+            serde_json::from_str(expected.lines().next().expect("a line")).expect("JSON");
+        let run_id = meta["run_id"].as_str().expect("an id");
+        let file = path.to_str().expect("UTF-8");
+        let ran = run(&["from-bin", "-q", file, "--schema", "cpython", "--run-id", run_id], b"");
+        assert!(ran.stdout == expected.as_bytes(), "{}", path.display());
+        compared += 1;
+    }
+    assert!(compared > 110, "{compared}");
+    for option in [&["--flush", "samples:9"][..], &["--stream-types", "raw"], &["--label", "a=b"]] {
+        let ran = run(&[&["from-bin", "--schema", "cpython"], option].concat(), b"");
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+    }
+}

@@ -77,6 +77,11 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "ID", default_value = "auto")]
     pub run_id: String,
 
+    /// The stream's schema: our own version 2, or what CPython 3.15's replay --jsonl writes, which is
+    /// one table of counts without samples
+    #[arg(long, value_name = "SCHEMA", default_value = "2")]
+    pub schema: Schema,
+
     /// Longest line, its line feed included: bytes, or with k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
@@ -134,6 +139,14 @@ pub(crate) struct ToBin {
     /// Refuse a stream with any fault or oddity
     #[arg(long)]
     pub strict: bool,
+}
+
+/// Whose messages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Schema {
+    #[value(name = "2")]
+    Own,
+    Cpython,
 }
 
 /// How a profile is laid out.

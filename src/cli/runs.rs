@@ -7,9 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::cli::Status;
-use crate::cli::args::FromBin;
+use crate::cli::args::{FromBin, Schema};
 use crate::cli::messages::Messages;
-use crate::convert::{RunStream, StreamOptions};
+use crate::convert::{CpythonRun, RunStream, StreamOptions};
 use crate::error::{Error, Result};
 use crate::format::{Framing, Lost, Part, Profile};
 use crate::stream::{Output, Target};
@@ -32,10 +32,50 @@ pub(super) struct Runs<'a> {
 }
 
 struct OpenRun {
-    stream: RunStream,
+    made: Made,
     /// The id that the run's chunks bear.
     chunk_id: Option<String>,
     warnings: usize,
+}
+
+/// What is made of a run.
+enum Made {
+    Stream(Box<RunStream>),
+    Cpython(CpythonRun),
+}
+
+impl Made {
+    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Output) -> Result<()> {
+        match self {
+            Made::Stream(stream) => stream.profile(profile, output),
+            Made::Cpython(run) => run.profile(profile),
+        }
+    }
+
+    fn lost(&mut self, lost: &Lost, output: &mut Output) -> Result<()> {
+        match self {
+            Made::Stream(stream) => stream.lost(lost, output),
+            Made::Cpython(run) => {
+                run.lost();
+                Ok(())
+            }
+        }
+    }
+
+    fn gaps(&self) -> u64 {
+        match self {
+            Made::Stream(stream) => stream.gaps(),
+            Made::Cpython(run) => run.gaps(),
+        }
+    }
+
+    /// Writes the rest; returns the samples.
+    fn finish(self, output: &mut Output) -> Result<u64> {
+        match self {
+            Made::Stream(stream) => Ok(stream.finish(output)?.samples),
+            Made::Cpython(run) => run.finish(output),
+        }
+    }
 }
 
 impl<'a> Runs<'a> {
@@ -83,12 +123,16 @@ impl<'a> Runs<'a> {
                 return Err(several_runs());
             }
             let run_id = self.run_id(&mut profile).map_err(|error| error.within(name))?;
-            let mut stream = RunStream::new(framing, options(self.args, &run_id)?);
+            let options = options(self.args, &run_id)?;
+            let mut made = match self.args.schema {
+                Schema::Own => Made::Stream(Box::new(RunStream::new(framing, options))),
+                Schema::Cpython => Made::Cpython(CpythonRun::new(options.run_id())),
+            };
             for lost in self.early.drain(..) {
-                let written = stream.lost(&lost, &mut self.output);
+                let written = made.lost(&lost, &mut self.output);
                 written.map_err(|error| error.within(&self.target.name()))?;
             }
-            self.open = Some(OpenRun { stream, chunk_id, warnings: 0 });
+            self.open = Some(OpenRun { made, chunk_id, warnings: 0 });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();
@@ -108,9 +152,9 @@ impl<'a> Runs<'a> {
             self.messages.fault(name, &fault.error);
             self.status = Status::Partial;
         }
-        let gaps = open.stream.gaps();
-        let written = open.stream.profile(&mut profile, &mut self.output);
-        let gaps = open.stream.gaps() - gaps;
+        let gaps = open.made.gaps();
+        let written = open.made.profile(&mut profile, &mut self.output);
+        let gaps = open.made.gaps() - gaps;
         self.at_output(name, written)?;
         if gaps > 0 {
             let index = profile.contents().chunk.as_ref().map_or(0, |chunk| chunk.index);
@@ -126,7 +170,7 @@ impl<'a> Runs<'a> {
         )?;
         match &mut self.open {
             Some(open) => {
-                let written = open.stream.lost(&lost, &mut self.output);
+                let written = open.made.lost(&lost, &mut self.output);
                 self.at_output(name, written)
             }
             None => {
@@ -157,8 +201,8 @@ impl<'a> Runs<'a> {
         if open.warnings > TOLD {
             self.messages.warning(name, &format!("{} more oddities of this kind", open.warnings - TOLD));
         }
-        let written = open.stream.finish(&mut self.output);
-        if self.at_output(name, written)?.samples == 0 {
+        let written = open.made.finish(&mut self.output);
+        if self.at_output(name, written)? == 0 {
             self.messages.warning(name, "the profile holds no samples");
         }
         self.ended += 1;
@@ -176,15 +220,15 @@ impl<'a> Runs<'a> {
 
     /// Says that the stream goes on, at this Unix time in microseconds.
     pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
-        let Some(open) = &mut self.open else { return Ok(()) };
-        open.stream.heartbeat(wall_us, &mut self.output).map_err(|error| error.within(&self.target.name()))
+        let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
+        stream.heartbeat(wall_us, &mut self.output).map_err(|error| error.within(&self.target.name()))
     }
 
     /// The reading stops before a part that is not whole yet: it is lost to this stream alone.
     pub fn unfinished(&mut self, name: &str, lost: &Lost) -> Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         self.messages.warning(name, &lost.to_error().to_string());
-        let written = open.stream.lost(lost, &mut self.output);
+        let written = open.made.lost(lost, &mut self.output);
         self.at_output(name, written)
     }
 
@@ -210,12 +254,22 @@ impl<'a> Runs<'a> {
     fn run_id(&mut self, profile: &mut Profile<impl Read + Seek>) -> Result<String> {
         let id = match (self.args.run_id.as_str(), &profile.contents().chunk) {
             ("auto", Some(chunk)) => chunk.run_id.clone(),
-            ("auto", None) => URL_SAFE_NO_PAD.encode(profile.content_hash()?.to_be_bytes()),
-            _ => random_id()?,
+            ("auto", None) => self.written_id(profile.content_hash()?.to_be_bytes()),
+            _ => self.written_id(random_id()?),
         };
         // The same again is another run.
         let times = self.ids.entry(id.clone()).and_modify(|times| *times += 1).or_insert(1);
         Ok(if *times == 1 { id } else { format!("{id}-{times}") })
+    }
+}
+
+impl Runs<'_> {
+    /// Sixteen bytes as a run id: CPython's are hexadecimal.
+    fn written_id(&self, bytes: [u8; 16]) -> String {
+        match self.args.schema {
+            Schema::Own => URL_SAFE_NO_PAD.encode(bytes),
+            Schema::Cpython => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
     }
 }
 
@@ -229,6 +283,18 @@ pub(super) fn several_runs() -> Error {
 }
 
 pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
+    let asked = [
+        ("--stream-types", args.stream_types.is_some()),
+        ("--flush", args.flush.is_some()),
+        ("--wall-start", args.wall_start.is_some()),
+        ("--label", !args.label.is_empty()),
+        ("--follow", args.follow),
+    ];
+    if args.schema == Schema::Cpython
+        && let Some((option, _)) = asked.iter().find(|(_, is_asked)| *is_asked)
+    {
+        return Err(Error::usage(format!("CPython's JSON Lines have no place for {option}")));
+    }
     let run_id = if is_made_up(&args.run_id) { run_id } else { &args.run_id };
     let mut options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
     if let Some(flush) = args.flush {
@@ -249,8 +315,8 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
     Ok(options)
 }
 
-fn random_id() -> Result<String> {
+fn random_id() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Error::from(std::io::Error::other(error)))?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
+    Ok(bytes)
 }

@@ -303,6 +303,11 @@ impl Aggregator {
         self.take().unwrap_or_default()
     }
 
+    /// The frame under which this one is counted, if it is counted.
+    pub fn counted_as(&self, frame: u32) -> Option<u32> {
+        Some(self.group[frame as usize]).filter(|group| *group != HIDDEN)
+    }
+
     /// Whether a stack, outermost frame first, holds a frame that is counted.
     pub fn is_counted(&self, stack: &[u32]) -> bool {
         stack.iter().rev().any(|frame| self.group[*frame as usize] != HIDDEN)

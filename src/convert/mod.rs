@@ -4,15 +4,19 @@
 //! [`ToChunks`] a profile of a stream's lines.
 
 mod aggregate;
+mod counts;
 mod definitions;
 mod merge;
 mod options;
 mod raw;
 mod session;
 mod to_binary;
+mod to_cpython;
 mod to_stream;
 mod tree;
 
+pub use counts::{Counts, FrameCounts, FrameKey};
 pub use options::{Flush, StreamOptions};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
+pub use to_cpython::CpythonRun;
 pub use to_stream::{RunStream, Written, to_stream};

@@ -64,6 +64,11 @@ impl StreamOptions {
         })
     }
 
+    /// The id of the run.
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
     /// Which messages to write.
     #[must_use]
     pub fn types(mut self, types: StreamTypes) -> Self {

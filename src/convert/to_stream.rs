@@ -14,7 +14,7 @@ use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw::RawBuilder;
 use crate::error::Result;
-use crate::format::{Framing, Profile};
+use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
 use crate::model::{Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
@@ -117,8 +117,7 @@ pub struct RunStream {
     complete: bool,
     /// Told behind the last batch.
     at_end: Vec<(ErrorMessage, Option<Loss>)>,
-    /// Parts that were lost since the last one.
-    lost_parts: u64,
+    order: ChunkOrder,
     gaps: u64,
 }
 
@@ -128,8 +127,6 @@ struct Run {
     labels: BTreeMap<String, String>,
     /// A time of the profiler's clock and the same as Unix time, where known.
     wall_us: Option<(u64, i64)>,
-    /// Number of the last chunk.
-    last_chunk: Option<u64>,
     statistics: RunStatistics,
 }
 
@@ -199,7 +196,7 @@ impl RunStream {
             lost: BTreeMap::new(),
             complete: true,
             at_end: Vec::new(),
-            lost_parts: 0,
+            order: ChunkOrder::default(),
             gaps: 0,
             options,
         }

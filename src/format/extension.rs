@@ -34,6 +34,28 @@ pub struct ChunkInfo {
     pub labels: BTreeMap<String, String>,
 }
 
+/// Follows the numbers of a run's chunks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChunkOrder {
+    last: Option<u64>,
+    lost: u64,
+}
+
+impl ChunkOrder {
+    /// A part of the run was passed over, which is known as a loss of its own.
+    pub fn lost(&mut self) {
+        self.lost += 1;
+    }
+
+    /// The next chunk has this number. Whether others are missing before it, beyond those that were passed
+    /// over.
+    pub fn is_gap_before(&mut self, index: u64) -> bool {
+        let expected = self.last.map_or(0, |last| last.saturating_add(1));
+        self.last = Some(index);
+        index > expected.saturating_add(std::mem::take(&mut self.lost))
+    }
+}
+
 /// What was found: the block's facts, the mode and the capture settings.
 pub(super) struct Found {
     pub info: ChunkInfo,

@@ -22,7 +22,7 @@ mod tables;
 mod varint;
 mod writer;
 
-pub use extension::ChunkInfo;
+pub use extension::{ChunkInfo, ChunkOrder};
 pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
 pub use reader::{Contents, Fault, FaultCode, Outline, Profile};
 pub use recover::{Recovered, recover};

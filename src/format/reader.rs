@@ -115,7 +115,8 @@ impl<R: Read + Seek> Profile<R> {
         }
         if size < HEADER_LEN + FOOTER_LEN {
             let fault = format!("truncated: {size} bytes are too few for a header and a footer");
-            return Err(Error::profile(fault).at(Position::Byte(base + size)));
+            let error = Error::profile(fault).at(Position::Byte(base + size));
+            return Err(error.hint("recover may save its samples"));
         }
         let mut header = Header::read(&start, size, base)?;
         let order = header.byte_order;

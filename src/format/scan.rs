@@ -38,6 +38,8 @@ pub struct Scan {
     pub threads: Vec<ThreadScan>,
     /// The frames that samples use, by index.
     pub(crate) used_frames: Vec<bool>,
+    /// The same in the order in which the records first name them.
+    pub(crate) first_used: Vec<u32>,
     /// Byte of the region behind the last sound record.
     pub(crate) sound_end: u64,
 }
@@ -230,7 +232,12 @@ impl Scanner {
                     change.resolve(thread.depth).map_err(|fault| reader.fault(record.at, fault))?;
                 for &frame in &reader.pushed {
                     match self.scan.used_frames.get_mut(frame as usize) {
-                        Some(used) => *used = true,
+                        Some(used) => {
+                            if !*used {
+                                *used = true;
+                                self.scan.first_used.push(frame);
+                            }
+                        }
                         None => {
                             let frames = self.scan.used_frames.len();
                             let fault = format!("frame index {frame} is out of range (0..{frames})");

@@ -6,16 +6,16 @@
 
 mod check;
 mod columns;
+mod cpython;
 mod decode;
-
 mod encode;
 pub mod message;
 mod parse;
-
 mod select;
 pub(crate) mod split;
 
 pub use check::{Checker, Finding};
+pub use cpython::{CpythonEncoder, CpythonEntry, CpythonFrame, CpythonString};
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use select::{MessageType, StreamTypes, parse_duration};

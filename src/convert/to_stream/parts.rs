@@ -77,7 +77,6 @@ impl RunStream {
             facts: contents.header.facts.clone(),
             labels,
             wall_us: self.options.wall_start_us.map(|wall_us| (start_us, wall_us)).or(chunk_wall),
-            last_chunk: None,
             statistics: RunStatistics::default(),
         });
         let types = &self.options.types;
@@ -90,12 +89,7 @@ impl RunStream {
     /// Tells of chunks that are missing before this one.
     fn note_gap(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
         let Some(chunk) = &contents.chunk else { return Ok(()) };
-        let run = self.run.as_mut().expect("opened with the part");
-        let expected = run.last_chunk.map_or(0, |last| last.saturating_add(1));
-        run.last_chunk = Some(chunk.index);
-        // What was passed over is told of already, and was a chunk each time.
-        let lost = std::mem::take(&mut self.lost_parts);
-        if chunk.index <= expected.saturating_add(lost) {
+        if !self.order.is_gap_before(chunk.index) {
             return Ok(());
         }
         self.gaps += 1;
@@ -138,7 +132,7 @@ impl RunStream {
     ///
     /// As for [`RunStream::profile`].
     pub fn lost(&mut self, lost: &Lost, sink: &mut impl Write) -> Result<()> {
-        self.lost_parts += 1;
+        self.order.lost();
         let amount =
             LossAmount { lost_samples: lost.samples, lost_bytes: Some(lost.bytes), ..LossAmount::default() };
         let mut error = error_message("corrupt_chunk", &lost.error, Some(lost.at));

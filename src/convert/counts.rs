@@ -1,0 +1,143 @@
+//! Counts by frame over a whole run, as CPython's exporters make them: frames by their content, in the
+//! order in which the records first name them.
+
+use std::io::{Read, Seek};
+
+use rustc_hash::FxHashMap;
+
+use crate::convert::aggregate::Aggregator;
+use crate::error::Result;
+use crate::format::Profile;
+use crate::model::{Cut, Frame, Tables};
+
+/// Samples of one step.
+const STEP: usize = 64 * 1024;
+
+/// A frame as CPython's JSON Lines tell it from others. `line` is 0 where it has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameKey {
+    /// File name, an index into [`FrameCounts::strings`].
+    pub path: u32,
+    /// Qualified function name, an index into [`FrameCounts::strings`].
+    pub function: u32,
+    /// First line.
+    pub line: i32,
+    /// Last line, above 0.
+    pub end_line: Option<i32>,
+    /// First column, UTF-8 bytes.
+    pub col: Option<i32>,
+    /// Column after the last.
+    pub end_col: Option<i32>,
+}
+
+/// How many samples have the frame innermost, and anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Innermost.
+    pub self_: u64,
+    /// Anywhere, once a sample.
+    pub cumulative: u64,
+}
+
+/// The counts of a run.
+#[derive(Debug, Default)]
+pub struct FrameCounts {
+    strings: Vec<String>,
+    string_ids: FxHashMap<String, u32>,
+    frames: Vec<(FrameKey, Counts)>,
+    frame_ids: FxHashMap<FrameKey, u32>,
+    /// Samples with a frame that is counted, and without.
+    pub samples_total: u64,
+    /// Samples without one.
+    pub samples_empty: u64,
+}
+
+impl FrameCounts {
+    /// File and function names, by index.
+    pub fn strings(&self) -> &[String] {
+        &self.strings
+    }
+
+    /// The frames, by index.
+    pub fn frames(&self) -> &[(FrameKey, Counts)] {
+        &self.frames
+    }
+
+    /// Counts the samples of a profile, or of a run's next part.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn add<R: Read + Seek>(&mut self, profile: &mut Profile<R>) -> Result<()> {
+        let tables = profile.contents().tables.clone();
+        let mut aggregator = Aggregator::new(&tables, 0, None);
+        let first_used = profile.contents().scan.first_used.clone();
+        let counted: Vec<Option<u32>> =
+            first_used.iter().map(|frame| aggregator.counted_as(*frame)).collect();
+        let (mut replay, _) = profile.replay()?;
+        loop {
+            replay.load(STEP)?;
+            let complete = replay.complete_before();
+            let lanes = replay.lanes();
+            if lanes.cut(STEP, complete, Cut::Up) == 0 {
+                break;
+            }
+            lanes.slices().for_each(|slice| aggregator.count(&slice));
+            lanes.advance(|_, _| {});
+        }
+        let table = aggregator.finish();
+        self.samples_total += table.total;
+        self.samples_empty += table.empty;
+        for (frame, counted) in first_used.iter().zip(&counted) {
+            if counted.is_some() {
+                self.frame(&tables, tables.frames[*frame as usize]);
+            }
+        }
+        for (frame, self_, cumulative) in table.rows {
+            let id = self.frame(&tables, tables.frames[frame as usize]);
+            let counts = &mut self.frames[id as usize].1;
+            counts.self_ += self_;
+            counts.cumulative += cumulative;
+        }
+        Ok(())
+    }
+
+    /// The id of a frame; a new one gets the next.
+    fn frame(&mut self, tables: &Tables, frame: Frame) -> u32 {
+        let mut name = |id| self.string(&String::from_utf8_lossy(tables.strings.get(id).unwrap_or_default()));
+        let function = name(frame.function);
+        let path = name(frame.path);
+        let at_least = |least: i32, value: Option<i32>| value.filter(|value| *value >= least);
+        let place = frame.location;
+        let key = match place.line {
+            None => FrameKey { path, function, line: 0, end_line: None, col: None, end_col: None },
+            Some(line) => FrameKey {
+                path,
+                function,
+                line,
+                end_line: at_least(1, place.end_line),
+                col: at_least(0, place.col),
+                end_col: at_least(0, place.end_col),
+            },
+        };
+        self.id_of(key)
+    }
+
+    fn id_of(&mut self, key: FrameKey) -> u32 {
+        let FrameCounts { frames, frame_ids, .. } = self;
+        *frame_ids.entry(key).or_insert_with(|| {
+            frames.push((key, Counts::default()));
+            frames.len() as u32 - 1
+        })
+    }
+
+    fn string(&mut self, value: &str) -> u32 {
+        if let Some(id) = self.string_ids.get(value) {
+            return *id;
+        }
+        let id = self.strings.len() as u32;
+        self.strings.push(value.to_string());
+        self.string_ids.insert(value.to_string(), id);
+        id
+    }
+}
