@@ -155,7 +155,7 @@ fn the_shape_of_a_line() {
         ),
         (4, "\"v\":2", "\"extra\":1,\"v\":2", "the line does not begin with the keys type, v, run_id, seq"),
         (6, ",\"seq\":5", "", "key \"seq\" is missing"),
-        (5, "\"samples_empty\":1,", "", "key \"samples_empty\" is missing"),
+        (5, "\"scope\":\"window\",", "", "key \"scope\" is missing"),
         (4, "{\"thread_id\":\"41240\",", "{", "key \"thread_id\" is missing"),
         (6, "\"ts_usec\":7205131144", "\"ts_usec\":null", "key \"ts_usec\" is null instead of left out"),
         (
@@ -222,7 +222,18 @@ fn versions_and_names() {
     let stranger = edited(6, "Qm3vT0kZx9JrWc7uHs1-aA", "a b");
     finds(stranger, &["line 6: the run_id is not 1 to 64 of the characters A-Z a-z 0-9 - _"]);
     let cpython = "{\"type\": \"meta\", \"v\": 0, \"run_id\": \"a\"}\n{\"type\":\"end\",\"v\":0}\n";
-    finds(cpython, &["line 1: CPython's own messages (v 0), which are not checked"]);
+    finds(
+        cpython,
+        &["line 2: no message: missing field `run_id` (column 20)", "line 2: the run 'a' has no end"],
+    );
+    // What goes with times goes with them everywhere.
+    let untimed = "key \"samples_empty\" is missing, unlike the times of the run";
+    finds(edited(5, "\"samples_empty\":1,", ""), &[&format!("line 5: {untimed}")]);
+    finds(edited(15, "\"samples_empty\":1,", ""), &[&format!("line 15: {untimed}")]);
+    finds(
+        edited(1, "\"start_usec\":7204131127,", ""),
+        &["line 1: start_usec is missing beside duration_usec"],
+    );
 }
 
 #[test]

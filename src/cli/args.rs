@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Find every breach of the protocol in a stream
     Check(Check),
+    /// Make a stream of CPython's own JSON Lines
+    Upgrade(Upgrade),
     /// Save what is whole of a torn or damaged profile
     Recover(Recover),
     /// Print the JSON Schema of the stream
@@ -184,6 +186,30 @@ Exit status: 0 well-formed; 1 with faults, which are told on standard output, a 
 pub(crate) struct Check {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  python3.15 -m profiling.sampling run --jsonl -o prof.jsonl script.py
+  tachyon-jsonl upgrade prof.jsonl | jq -c 'select(.type == \"agg\")'
+
+The result has the definitions and the final table, and no times: there are none.")]
+pub(crate) struct Upgrade {
+    /// CPython's JSON Lines, plain or packed with zstd or gzip; '-' or nothing is standard input
+    pub input: Option<PathBuf>,
+
+    /// Where to write; a name that ends in .zst is packed
+    #[arg(short, long, value_name = "TARGET")]
+    pub output: Option<PathBuf>,
+
+    /// Longest line, its line feed included: bytes, or with k or m
+    #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
+    pub max_line: usize,
+
+    /// Refuse a file with any fault or oddity
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(Debug, clap::Args)]

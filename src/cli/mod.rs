@@ -11,6 +11,7 @@ mod recover;
 mod runs;
 mod signals;
 mod to_bin;
+mod upgrade;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
         Command::ToBin(args) => to_bin::run(args, messages),
         Command::Inspect(args) => inspect::run(args, messages),
         Command::Check(args) => check::run(args, messages),
+        Command::Upgrade(args) => upgrade::run(args, messages),
         Command::Recover(args) => recover::run(args, messages),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
         Command::Completions { shell } => {

@@ -14,9 +14,11 @@ mod to_binary;
 mod to_cpython;
 mod to_stream;
 mod tree;
+mod upgrade;
 
 pub use counts::{Counts, FrameCounts, FrameKey};
 pub use options::{Flush, StreamOptions};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
 pub use to_cpython::CpythonRun;
 pub use to_stream::{RunStream, Written, to_stream};
+pub use upgrade::Upgrade;

@@ -107,12 +107,13 @@ impl Session {
                 if meta.id_scope == IdScope::Batch {
                     self.definitions.forget();
                 }
-                self.promised = self.promised.saturating_add(meta.samples);
+                let samples = meta.samples.unwrap_or(0);
+                self.promised = self.promised.saturating_add(samples);
                 self.batch = Some(OpenBatch {
                     index: meta.batch,
                     line,
                     messages_left: meta.messages,
-                    samples_left: meta.samples,
+                    samples_left: samples,
                     has_raw: false,
                 });
                 return Ok(Step::Opened(meta.clone()));
@@ -229,11 +230,14 @@ impl Session {
         match self.end.take() {
             None => self.lose(Error::stream("the stream has no end message: it was cut off")),
             Some(end) => {
-                self.promised = self.promised.max(end.samples);
-                if end.samples != written && written > 0 && self.losses.is_empty() {
+                self.promised = self.promised.max(end.samples.unwrap_or(end.samples_total));
+                if end.samples.is_some_and(|samples| samples != written)
+                    && written > 0
+                    && self.losses.is_empty()
+                {
                     self.lose(Error::stream(format!(
                         "the stream's end counts {} samples, but {written} came",
-                        end.samples
+                        end.samples.unwrap_or(0)
                     )));
                 }
                 if !end.complete && self.losses.is_empty() {

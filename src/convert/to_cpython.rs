@@ -90,6 +90,7 @@ impl CpythonRun {
             end_line: key.end_line,
             col: key.col,
             end_col: key.end_col,
+            synthetic: false,
         });
         encoder.frames(&mut out, &frames.collect::<Vec<_>>());
         let entries = ids.zip(counts.frames()).map(|(frame_id, (_, counts))| CpythonEntry {

@@ -9,6 +9,7 @@
 //! a run up to a bound, and nothing for each sample or line.
 
 mod batch;
+mod cpython;
 mod define;
 mod keys;
 mod raw;
@@ -19,8 +20,10 @@ mod tables;
 use std::collections::HashMap;
 
 use crate::limits::{LINE_MAX, LINE_READ};
+use crate::protocol::check::cpython::CpythonRun;
 use crate::protocol::check::run::Run;
 use crate::protocol::check::shape::Shape;
+use crate::protocol::cpython::{CpythonMessage, decode_cpython};
 use crate::protocol::decode::{Decoded, Message, RawColumns, decode};
 use crate::protocol::encode::is_run_id;
 use crate::protocol::message::VERSION;
@@ -57,7 +60,8 @@ pub struct Checker {
     room: raw::Room,
     messages: u64,
     last_line: u64,
-    cpython: bool,
+    /// CPython's own runs by id.
+    cpython: HashMap<String, CpythonRun>,
     /// Lines that may have been messages of any run: they explain as many missing numbers.
     unread: u64,
 }
@@ -125,16 +129,23 @@ impl Checker {
             report.say("no line feed ends the last line");
         }
         match shape.version {
-            Some(version @ (0 | 1)) => {
-                if !std::mem::replace(&mut self.cpython, true) {
-                    report.say(format!("CPython's own messages (v {version}), which are not checked"));
-                }
-            }
+            Some(0 | 1) => self.cpython(line, &mut report),
             Some(version) if version != VERSION => {
                 self.unread += 1;
                 report.say(format!("schema version {version} is not known; 0, 1 and 2 are"));
             }
             _ => self.message(shape, line, &mut report),
+        }
+    }
+
+    fn cpython(&mut self, line: &mut [u8], report: &mut Report<'_>) {
+        let understood = decode(line, &mut self.columns).and_then(|decoded| match decoded.message {
+            Message::CPython(kind) => Ok((decoded.envelope.run_id, decode_cpython(&kind, line)?)),
+            _ => Ok((decoded.envelope.run_id, CpythonMessage::Other)),
+        });
+        match understood {
+            Ok((run_id, message)) => self.cpython.entry(run_id).or_default().message(message, report),
+            Err(fault) => report.say(fault.detail()),
         }
     }
 
@@ -194,6 +205,12 @@ impl Checker {
         if self.last_line == 0 {
             Report { line: 1, findings }.say("the stream is empty");
             return;
+        }
+        let cut_off = self.cpython.iter().filter_map(|(id, run)| Some((run.cut_off()?, id)));
+        let mut cut_off: Vec<_> = cut_off.collect();
+        cut_off.sort_unstable();
+        for (_, id) in cut_off {
+            Report { line: self.last_line, findings }.say(format!("the run '{id}' has no end"));
         }
         let mut open: Vec<Box<Run>> = self.runs.into_values().flatten().collect();
         open.sort_unstable_by_key(|run| run.last_line());

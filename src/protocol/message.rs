@@ -19,17 +19,23 @@ pub struct Meta {
     /// How many messages of this batch follow.
     pub messages: u64,
     /// Earliest sample time of the batch; `run_start_usec` where it has no sample.
-    pub start_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_usec: Option<u64>,
     /// From there to its latest sample time.
-    pub duration_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_usec: Option<u64>,
     /// Samples of the batch; a sample is one thread at one instant.
-    pub samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
     /// (interpreter, thread) pairs that have a sample in the batch.
-    pub thread_count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_count: Option<u64>,
     /// When the run began.
-    pub run_start_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_start_usec: Option<u64>,
     /// Planned time between two instants.
-    pub sample_interval_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_interval_usec: Option<u64>,
     /// "wall", "cpu", "gil", "all" or "exception".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
@@ -45,13 +51,42 @@ pub struct Meta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_types: Option<Vec<String>>,
     /// The clock of all times: "monotonic".
-    pub clock: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<String>,
     /// Unix time of `start_usec`, microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_usec: Option<i64>,
     /// The user's own facts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// When and how much was sampled. A run that was made of counts alone knows nothing of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// As [`Meta::start_usec`].
+    pub start_usec: u64,
+    /// As [`Meta::duration_usec`].
+    pub duration_usec: u64,
+    /// As [`Meta::samples`].
+    pub samples: u64,
+    /// As [`Meta::thread_count`].
+    pub thread_count: u64,
+    /// As [`Meta::run_start_usec`].
+    pub run_start_usec: u64,
+}
+
+impl Meta {
+    /// When and how much was sampled, where all of it is known.
+    pub fn timing(&self) -> Option<Timing> {
+        Some(Timing {
+            start_usec: self.start_usec?,
+            duration_usec: self.duration_usec?,
+            samples: self.samples?,
+            thread_count: self.thread_count?,
+            run_start_usec: self.run_start_usec?,
+        })
+    }
 }
 
 /// What a profiler was told to record.
@@ -136,13 +171,16 @@ pub struct Agg {
     /// "window" or "final".
     pub scope: String,
     /// Start of the window, or the earliest sample time. Negative in absurd profiles only.
-    pub start_usec: i128,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_usec: Option<i128>,
     /// Length of the window, or from the earliest sample time to the latest.
-    pub duration_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_usec: Option<u64>,
     /// Samples that hold at least one frame.
     pub samples_total: u64,
     /// Samples that hold none.
-    pub samples_empty: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_empty: Option<u64>,
     /// Frames.
     pub frame_id: Vec<u32>,
     /// Samples with the frame innermost.
@@ -287,13 +325,16 @@ pub struct End {
     /// Messages of the run, this one included.
     pub messages: u64,
     /// Samples of the run.
-    pub samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
     /// Those that hold at least one frame, counted as in agg.
     pub samples_total: u64,
     /// Those that hold none.
-    pub samples_empty: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_empty: Option<u64>,
     /// From the earliest sample time to the latest.
-    pub duration_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_usec: Option<u64>,
     /// Totals of the loss messages by reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<BTreeMap<String, LossAmount>>,

@@ -15,7 +15,9 @@ mod select;
 pub(crate) mod split;
 
 pub use check::{Checker, Finding};
-pub use cpython::{CpythonEncoder, CpythonEntry, CpythonFrame, CpythonString};
+pub use cpython::{
+    CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonString, decode_cpython,
+};
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use select::{MessageType, StreamTypes, parse_duration};

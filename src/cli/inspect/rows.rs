@@ -125,9 +125,15 @@ impl Run {
             format!("{samples} ({} with an empty stack)", self.samples_raw_empty.unwrap_or(0))
         });
         sheet.row("samples, in raw messages", raw.unwrap_or_else(|| "there are no raw messages".to_string()));
-        let end = self.end.as_ref().map(|EndFacts { samples, samples_total, samples_empty, .. }| {
-            format!("{samples} ({samples_total} with a frame, {samples_empty} empty)")
-        });
+        let end =
+            self.end.as_ref().map(|EndFacts { samples, samples_total, samples_empty, .. }| {
+                match samples.zip(*samples_empty) {
+                    Some((samples, empty)) => {
+                        format!("{samples} ({samples_total} with a frame, {empty} empty)")
+                    }
+                    None => format!("{samples_total} with a frame"),
+                }
+            });
         sheet.known("samples, told by the end", end);
     }
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::cli::inspect::ThreadReport;
 use crate::cli::inspect::text::counted;
@@ -13,7 +12,7 @@ use crate::model::ThreadKey;
 use crate::protocol::message::{
     Capture, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta, Stats, VERSION,
 };
-use crate::protocol::{Envelope, Message, RawColumns};
+use crate::protocol::{CpythonMessage, Envelope, Message, RawColumns, decode_cpython};
 
 /// Gaps and errors that are listed; more are counted.
 const LISTED: usize = 100;
@@ -117,10 +116,13 @@ pub(super) struct Facts {
 pub(super) struct EndFacts {
     pub batches: u64,
     pub messages: u64,
-    pub samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
     pub samples_total: u64,
-    pub samples_empty: u64,
-    pub duration_usec: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_empty: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_usec: Option<u64>,
 }
 
 /// All loss messages of one reason.
@@ -271,25 +273,29 @@ impl Run {
     fn meta(&mut self, meta: Meta) {
         *self.batches.get_or_insert(0) += 1;
         let announced = self.samples_announced.get_or_insert(0);
-        *announced = announced.saturating_add(meta.samples);
-        let threads = self.threads_in_a_batch.get_or_insert(0);
-        *threads = meta.thread_count.max(*threads);
-        if meta.samples > 0 {
-            let span = (meta.start_usec, meta.start_usec.saturating_add(meta.duration_usec));
-            self.state.meta_span_us = join(self.state.meta_span_us, Some(span));
+        *announced = announced.saturating_add(meta.samples.unwrap_or(0));
+        let timing = meta.timing();
+        if let Some(timing) = timing {
+            let threads = self.threads_in_a_batch.get_or_insert(0);
+            *threads = timing.thread_count.max(*threads);
+            if timing.samples > 0 {
+                let span = (timing.start_usec, timing.start_usec.saturating_add(timing.duration_usec));
+                self.state.meta_span_us = join(self.state.meta_span_us, Some(span));
+            }
         }
-        if self.facts.run_start_usec.is_some() {
+        if self.facts.id_scope.is_some() {
             return;
         }
-        let before = i128::from(meta.start_usec) - i128::from(meta.run_start_usec);
+        let before = timing.map(|timing| i128::from(timing.start_usec) - i128::from(timing.run_start_usec));
         self.facts = Facts {
             python: meta.python,
-            clock: Some(meta.clock),
-            run_start_usec: Some(meta.run_start_usec),
+            clock: meta.clock,
+            run_start_usec: meta.run_start_usec,
             run_start_wall_usec: meta
                 .wall_usec
-                .and_then(|wall| i64::try_from(i128::from(wall) - before).ok()),
-            sample_interval_usec: Some(meta.sample_interval_usec),
+                .zip(before)
+                .and_then(|(wall, before)| i64::try_from(i128::from(wall) - before).ok()),
+            sample_interval_usec: meta.sample_interval_usec,
             mode: meta.mode,
             capture: meta.capture,
             id_scope: Some(meta.id_scope),
@@ -347,34 +353,21 @@ impl Run {
 
     /// Counts what stands in a line of CPython's own.
     fn cpython(&mut self, kind: &str, line: &[u8]) -> Result<()> {
-        #[derive(Deserialize)]
-        struct Line {
-            sample_interval_usec: Option<u64>,
-            mode: Option<String>,
-            samples_total: Option<u64>,
-            // By the names of version 0, then of version 1.
-            strings: Option<Vec<IgnoredAny>>,
-            frames: Option<Vec<IgnoredAny>>,
-            defs: Option<Vec<IgnoredAny>>,
-        }
-        let line: Line = serde_json::from_slice(line).map_err(|error| {
-            Error::stream(format!("no {kind} message of CPython's (column {})", error.column()))
-        })?;
-        let count = |list: Option<Vec<IgnoredAny>>| list.map_or(0, |list| list.len() as u64);
-        match kind {
-            "meta" => {
-                self.facts.sample_interval_usec = line.sample_interval_usec;
-                self.facts.mode = line.mode;
+        match decode_cpython(kind, line)? {
+            CpythonMessage::Meta { sample_interval_usec, mode } => {
+                self.facts.sample_interval_usec = sample_interval_usec;
+                self.facts.mode = mode;
             }
-            "string_table" | "str_def" => {
-                *self.string_count.get_or_insert(0) += count(line.strings.or(line.defs));
+            CpythonMessage::Strings(strings) => {
+                *self.string_count.get_or_insert(0) += strings.len() as u64;
             }
-            "frame_table" | "frame_def" => {
-                *self.frame_count.get_or_insert(0) += count(line.frames.or(line.defs));
+            CpythonMessage::Frames(frames) => *self.frame_count.get_or_insert(0) += frames.len() as u64,
+            CpythonMessage::Agg { samples_total, .. } => self.samples_total = Some(samples_total),
+            CpythonMessage::End { samples_total } => {
+                self.samples_total = samples_total.or(self.samples_total)
             }
             _ => {}
         }
-        self.samples_total = line.samples_total.or(self.samples_total);
         Ok(())
     }
 

@@ -100,7 +100,7 @@ impl Intake {
     }
 
     fn opened(&mut self, number: u64, id: String, meta: Meta) -> Event {
-        let wall_us = meta.wall_usec.map(|wall_us| (meta.start_usec, wall_us));
+        let wall_us = meta.start_usec.zip(meta.wall_usec);
         if let Some(run) = &mut self.run {
             run.wall_us = wall_us.or(run.wall_us);
             if !same_facts(&run.meta, &meta) {
@@ -187,8 +187,8 @@ fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
         value
     }
     RunFacts {
-        start_us: meta.run_start_usec,
-        interval_us: meta.sample_interval_usec,
+        start_us: meta.run_start_usec.or(meta.start_usec).unwrap_or(0),
+        interval_us: meta.sample_interval_usec.unwrap_or(0),
         mode: parse("mode", &meta.mode, number, session),
         capture: meta.capture.map(|capture: message::Capture| Capture {
             all_threads: capture.all_threads,

@@ -88,10 +88,10 @@ impl RunStream {
                 batch: batch.index,
                 kind: "frame".to_string(),
                 scope: scope.to_string(),
-                start_usec,
-                duration_usec,
+                start_usec: Some(start_usec),
+                duration_usec: Some(duration_usec),
                 samples_total: table.total,
-                samples_empty: table.empty,
+                samples_empty: Some(table.empty),
                 ..Agg::default()
             };
             messages.extend(split::aggs(&head, &table.rows, limit));
@@ -107,12 +107,12 @@ impl RunStream {
         Meta {
             batch: batch.index,
             messages,
-            start_usec: low,
-            duration_usec: high - low,
-            samples: batch.samples,
-            thread_count: batch.threads.len() as u64,
-            run_start_usec: facts.start_us,
-            sample_interval_usec: facts.interval_us,
+            start_usec: Some(low),
+            duration_usec: Some(high - low),
+            samples: Some(batch.samples),
+            thread_count: Some(batch.threads.len() as u64),
+            run_start_usec: Some(facts.start_us),
+            sample_interval_usec: Some(facts.interval_us),
             mode: facts.mode.map(|mode| mode.name().to_string()),
             capture: facts.capture.map(|capture| message::Capture {
                 all_threads: capture.all_threads,
@@ -124,7 +124,7 @@ impl RunStream {
             python: facts.python.map(|python| python.to_string()),
             id_scope: if self.framing == Framing::Files { IdScope::Run } else { IdScope::Batch },
             stream_types: self.options.types.items().map(<[String]>::to_vec),
-            clock: "monotonic".to_string(),
+            clock: Some("monotonic".to_string()),
             wall_usec: self.wall_us(low),
             labels: labels.cloned(),
         }
@@ -156,10 +156,10 @@ impl RunStream {
             complete: self.complete,
             batches: self.batch.index,
             messages: self.encoder.next_seq() + 1,
-            samples: self.samples,
+            samples: Some(self.samples),
             samples_total: self.samples_total,
-            samples_empty: self.samples - self.samples_total,
-            duration_usec: span.map_or(0, |(low, high)| high - low),
+            samples_empty: Some(self.samples - self.samples_total),
+            duration_usec: Some(span.map_or(0, |(low, high)| high - low)),
             lost: (!self.lost.is_empty()).then(|| std::mem::take(&mut self.lost)),
             stats: statistics.map(|s| message::Stats {
                 duration_sec: s.duration_sec,

@@ -3,7 +3,7 @@
 use crate::protocol::check::Report;
 use crate::protocol::check::raw::Sums;
 use crate::protocol::decode::Message;
-use crate::protocol::message::Meta;
+use crate::protocol::message::{Meta, Timing};
 use crate::protocol::select::MessageType;
 
 /// The open batch of a run.
@@ -94,7 +94,7 @@ impl Batch {
 
     /// What the meta says of the samples.
     pub fn declared(&self) -> Sums {
-        let Meta { samples, start_usec, duration_usec, .. } = self.meta;
+        let Timing { samples, start_usec, duration_usec, .. } = self.meta.timing().unwrap_or_default();
         let span = (samples > 0).then(|| (start_usec, start_usec.saturating_add(duration_usec)));
         Sums { samples, span, ..Sums::default() }
     }
@@ -108,18 +108,18 @@ impl Batch {
 
     /// Holds the meta against the raw messages.
     pub fn check_sums(&self, threads_are_counted: bool, report: &mut Report<'_>) {
-        let Meta { run_start_usec, .. } = self.meta;
-        let (low, high) = self.sums.span.unwrap_or((run_start_usec, run_start_usec));
+        let Some(says) = self.meta.timing() else { return };
+        let (low, high) = self.sums.span.unwrap_or((says.run_start_usec, says.run_start_usec));
         let mut equal = |what: &str, says: u64, is: u64| {
             if says != is {
                 report.at(self.line, format!("{what} is {says}, but the batch's raw messages give {is}"));
             }
         };
-        equal("samples", self.meta.samples, self.sums.samples);
-        equal("start_usec", self.meta.start_usec, low);
-        equal("duration_usec", self.meta.duration_usec, high - low);
+        equal("samples", says.samples, self.sums.samples);
+        equal("start_usec", says.start_usec, low);
+        equal("duration_usec", says.duration_usec, high - low);
         if threads_are_counted {
-            equal("thread_count", self.meta.thread_count, self.sums.threads);
+            equal("thread_count", says.thread_count, self.sums.threads);
         }
     }
 }

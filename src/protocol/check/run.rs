@@ -28,6 +28,8 @@ pub(super) struct Run {
     doubtful: bool,
     /// What the first meta says, and its parsed types, unless they hold names of another version.
     first: Option<Box<Meta>>,
+    /// Whether it says when and how much was sampled.
+    has_times: bool,
     types: Option<StreamTypes>,
     metas: u64,
     /// The numbers that the next batch may have: after one that is wrong, two.
@@ -63,6 +65,7 @@ impl Run {
             gaps: Vec::new(),
             doubtful: false,
             first: None,
+            has_times: true,
             types: None,
             metas: 0,
             due: [0; 2],
@@ -195,8 +198,20 @@ impl Run {
                 let asked = self.types.as_ref().map(|types| {
                     types.window().map_or(0, |window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX))
                 });
+                let timed = [
+                    ("start_usec", body.start_usec.is_some()),
+                    ("duration_usec", body.duration_usec.is_some()),
+                    ("samples_empty", body.samples_empty.is_some()),
+                ];
+                let wrong = timed.iter().filter(|(_, is_there)| *is_there != self.has_times);
+                for (key, is_there) in wrong.filter(|_| self.first.is_some()) {
+                    let is = if *is_there { "there" } else { "missing" };
+                    report.say(format!("key {key:?} is {is}, unlike the times of the run"));
+                    self.tables.doubt();
+                }
                 if let Some(first) = &self.first {
-                    self.tables.add(body, first.run_start_usec, asked, report);
+                    let run_start = first.run_start_usec.unwrap_or(0);
+                    self.tables.add(body, run_start, asked, report);
                 }
             }
             Message::Loss(body) => self.loss(body, report),
@@ -251,9 +266,10 @@ impl Run {
             }
             Some(items) => items.join(",").parse().ok(),
         };
-        if meta.clock != "monotonic" {
-            report.say(format!("the clock {:?}; it is \"monotonic\"", meta.clock));
+        if let Some(clock) = meta.clock.as_ref().filter(|clock| *clock != "monotonic") {
+            report.say(format!("the clock {clock:?}; it is \"monotonic\""));
         }
+        self.has_times = has_times(meta, report);
         self.first = Some(Box::new(meta.clone()));
     }
 
@@ -291,12 +307,12 @@ impl Run {
         let start = if batch.has_raw || self.asks_for(MessageType::Raw) {
             batch.check_sums(self.threads.are_counted(), report);
             self.sums.add(&batch.sums);
-            batch.sums.span.map_or(batch.meta.start_usec, |(start, _)| start)
+            batch.sums.span.map_or(batch.meta.start_usec, |(start, _)| Some(start))
         } else {
             self.sums.add(&batch.declared());
             batch.meta.start_usec
         };
-        if let Some(wall) = batch.meta.wall_usec {
+        if let (Some(wall), Some(start)) = (batch.meta.wall_usec, start) {
             let offset = i128::from(wall) - i128::from(start);
             if *self.wall_offset.get_or_insert(offset) != offset {
                 report.at(batch.line, "wall_usec does not go with start_usec as in the first batch");
@@ -351,18 +367,33 @@ impl Run {
         let known = !self.doubtful && self.first.is_some();
         if known {
             equal("batches", end.batches, self.metas);
-            equal("samples", end.samples, self.sums.samples);
+            if let Some(samples) = end.samples {
+                equal("samples", samples, self.sums.samples);
+            }
             let span = self.sums.span.map_or(0, |(low, high)| high - low);
-            equal("duration_usec", end.duration_usec, span);
+            if let Some(duration) = end.duration_usec {
+                equal("duration_usec", duration, span);
+            }
         }
-        let samples = if known { self.sums.samples } else { end.samples };
-        let adds_up = u128::from(end.samples_total) + u128::from(end.samples_empty) == u128::from(samples);
-        if !adds_up {
+        let mut left_out = |what: &str, is_there: bool| {
+            if known && is_there != self.has_times {
+                let is = if is_there { "there" } else { "missing" };
+                report.say(format!("key {what:?} is {is}, unlike the times of the run"));
+            }
+        };
+        left_out("samples", end.samples.is_some());
+        left_out("samples_empty", end.samples_empty.is_some());
+        left_out("duration_usec", end.duration_usec.is_some());
+        let counted = end.samples.zip(end.samples_empty).map(|(samples, empty)| {
+            let samples = if known { self.sums.samples } else { samples };
+            (samples, u128::from(end.samples_total) + u128::from(empty) == u128::from(samples))
+        });
+        if let Some((samples, false)) = counted {
             report.say(format!("samples_total and samples_empty do not add up to {samples}"));
         } else if known {
             self.end_of_tables(end, report);
-            if end.samples_empty < self.sums.empty {
-                let (says, is) = (end.samples_empty, self.sums.empty);
+            if let Some(says) = end.samples_empty.filter(|says| *says < self.sums.empty) {
+                let is = self.sums.empty;
                 report.say(format!("samples_empty is {says}, but {is} samples have an empty stack"));
             }
         }
@@ -381,14 +412,16 @@ impl Run {
         let Some((total, empty)) = self.tables.sums().filter(|_| self.asks_for(MessageType::Agg)) else {
             return;
         };
-        if (total, empty) != (u128::from(end.samples_total), u128::from(end.samples_empty)) {
+        let Some(says_empty) = end.samples_empty.or((!self.has_times).then_some(0)) else { return };
+        let says = (end.samples_total, says_empty);
+        if (total, empty) != (u128::from(says.0), u128::from(says.1)) {
             report.say(format!(
                 "the agg tables count {total} samples with a frame and {empty} without, not {} and {}",
-                end.samples_total, end.samples_empty
+                says.0, says.1
             ));
         }
         if let (Some(whole), Some((low, high))) = (self.tables.whole(), self.sums.span)
-            && (whole.start_usec, whole.duration_usec) != (i128::from(low), high - low)
+            && (whole.start_usec, whole.duration_usec) != (Some(i128::from(low)), Some(high - low))
         {
             let span = high - low;
             report.at(whole.line, format!("the final table has to start at {low} and last {span} us"));
@@ -427,6 +460,25 @@ impl Run {
             report.say(format!("the run '{}' has no end", self.run_id));
         }
     }
+}
+
+/// Whether the run knows when and how much was sampled: all of it or nothing.
+fn has_times(meta: &Meta, report: &mut Report<'_>) -> bool {
+    let keys = [
+        ("start_usec", meta.start_usec.is_some()),
+        ("duration_usec", meta.duration_usec.is_some()),
+        ("samples", meta.samples.is_some()),
+        ("thread_count", meta.thread_count.is_some()),
+        ("run_start_usec", meta.run_start_usec.is_some()),
+        ("clock", meta.clock.is_some()),
+    ];
+    let there = keys.iter().find(|(_, is_there)| *is_there);
+    if let Some((there, _)) = there {
+        for (key, _) in keys.iter().filter(|(_, is_there)| !is_there) {
+            report.say(format!("{key} is missing beside {there}"));
+        }
+    }
+    there.is_some()
 }
 
 /// Tells which facts of the run another batch says otherwise.

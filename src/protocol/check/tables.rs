@@ -24,8 +24,8 @@ pub(super) struct Tables {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole {
     pub line: u64,
-    pub start_usec: i128,
-    pub duration_usec: u64,
+    pub start_usec: Option<i128>,
+    pub duration_usec: Option<u64>,
 }
 
 /// A table that further lines may continue.
@@ -89,27 +89,29 @@ impl Tables {
         }
         self.doubtful |= report.findings.len() > found;
         self.total += u128::from(head.samples_total);
-        self.empty += u128::from(head.samples_empty);
+        self.empty += u128::from(head.samples_empty.unwrap_or(0));
     }
 
     fn open_window(&mut self, head: &Agg, run_start: u64, asked: Option<u64>, report: &mut Report<'_>) {
+        let (Some(start), Some(duration)) = (head.start_usec, head.duration_usec) else {
+            return report.say("a window without start_usec and duration_usec");
+        };
         let period = match asked {
             Some(0) => {
                 return report.say("a window where the stream_types ask for a final table");
             }
             Some(asked) => asked,
-            None => *self.period.get_or_insert(head.duration_usec),
+            None => *self.period.get_or_insert(duration),
         };
-        if head.duration_usec == 0 || head.duration_usec != period {
-            report.say(format!("a window of {} us; the run has windows of {period} us", head.duration_usec));
-        } else if !is_aligned(head.start_usec, run_start, period) {
-            let start = head.start_usec;
+        if duration == 0 || duration != period {
+            report.say(format!("a window of {duration} us; the run has windows of {period} us"));
+        } else if !is_aligned(start, run_start, period) {
             report.say(format!("the window at {start} is no multiple of {period} us from run_start_usec"));
         }
-        if !self.windows.insert(head.start_usec) {
-            report.say(format!("a second table of the window at {} in one batch", head.start_usec));
+        if !self.windows.insert(start) {
+            report.say(format!("a second table of the window at {start} in one batch"));
         }
-        if head.samples_total == 0 && head.samples_empty == 0 {
+        if head.samples_total == 0 && head.samples_empty.unwrap_or(0) == 0 {
             report.say("a window without a sample");
         }
     }

@@ -1,9 +1,11 @@
-//! CPython's own JSON Lines, `v` 0 as 3.15 releases write them and `v` 1 as they were proposed.
+//! Messages of CPython's own into lines, byte for byte as its `json.dumps` writes them.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
+
+use crate::protocol::cpython::{CpythonEntry, CpythonFrame, CpythonString};
 
 /// Entries of one line.
 const ENTRIES: usize = 256;
@@ -23,49 +25,6 @@ struct Line<'a, T> {
     run_id: &'a str,
     #[serde(flatten)]
     body: T,
-}
-
-/// A string of CPython's table.
-#[derive(Clone, Debug, Serialize)]
-pub struct CpythonString<'a> {
-    /// From 0.
-    pub str_id: u32,
-    /// The text, U+FFFD in place of bytes that are not UTF-8.
-    pub value: &'a str,
-}
-
-/// A frame of CPython's table.
-#[derive(Clone, Debug, Serialize)]
-pub struct CpythonFrame {
-    /// From 0.
-    pub frame_id: u32,
-    /// File name.
-    pub path_str_id: u32,
-    /// Function name.
-    pub func_str_id: u32,
-    /// 0 where the frame has no place.
-    pub line: i32,
-    /// Left out where not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub end_line: Option<i32>,
-    /// Left out where not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub col: Option<i32>,
-    /// Left out where not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub end_col: Option<i32>,
-}
-
-/// Counts of a frame.
-#[derive(Clone, Debug, Serialize)]
-pub struct CpythonEntry {
-    /// The frame.
-    pub frame_id: u32,
-    /// Samples with it innermost.
-    #[serde(rename = "self")]
-    pub self_: u64,
-    /// Samples with it anywhere.
-    pub cumulative: u64,
 }
 
 #[derive(Serialize)]

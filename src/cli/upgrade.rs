@@ -1,0 +1,44 @@
+//! `upgrade`: CPython's own JSON Lines into a stream.
+
+use crate::cli::Status;
+use crate::cli::args::Upgrade as Args;
+use crate::cli::messages::Messages;
+use crate::convert::{StreamOptions, Upgrade};
+use crate::error::{Error, Result};
+use crate::stream::{Input, Lines, Target, unpacked};
+
+pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    // Says what is wrong with the limit, if something is.
+    StreamOptions::new("upgrade")?.max_line(args.max_line)?;
+    let input = Input::of_argument(args.input.as_deref());
+    let target = Target::of_argument(args.output.as_deref());
+    target.check_apart_from(std::slice::from_ref(&input))?;
+    let mut output = target.open().map_err(|error| error.within(&target.name()))?;
+    let name = input.name();
+    let named = |error: Error| error.within(&name);
+    let mut lines = Lines::new(input.reader().and_then(unpacked).map_err(named)?);
+    let mut upgrade = Upgrade::default().max_line(args.max_line);
+    let broken = loop {
+        match lines.next_message() {
+            Ok(Some(line)) => upgrade.line(line.number, line.bytes).map_err(named)?,
+            Ok(None) => break None,
+            // What came before it is whole.
+            Err(error) => break Some(error),
+        }
+    };
+    let mut stream = Vec::new();
+    let losses = upgrade.finish(&mut stream).map_err(named)?;
+    let losses: Vec<Error> = broken.into_iter().chain(losses).collect();
+    let oddities = lines.tolerated().notes();
+    if args.strict
+        && let Some(fault) = losses.iter().map(Error::again).chain(oddities.iter().map(Error::stream)).next()
+    {
+        return Err(named(fault));
+    }
+    oddities.iter().for_each(|oddity| messages.warning(&name, oddity));
+    losses.iter().for_each(|loss| messages.fault(&name, loss));
+    std::io::Write::write_all(&mut output, &stream)
+        .map_err(|error| Error::from(error).within(&target.name()))?;
+    output.commit().map_err(|error| error.within(&target.name()))?;
+    Ok(if losses.is_empty() { Status::Done } else { Status::Partial })
+}
