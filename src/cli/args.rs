@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Find every breach of the protocol in a stream
     Check(Check),
+    /// Tell what changed between two profiles or streams, frame by frame
+    Diff(Diff),
     /// Make a stream of CPython's own JSON Lines
     Upgrade(Upgrade),
     /// Save what is whole of a torn or damaged profile
@@ -186,6 +188,52 @@ Exit status: 0 well-formed; 1 with faults, which are told on standard output, a 
 pub(crate) struct Check {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tachyon-jsonl diff before.bin after.bin
+  tachyon-jsonl diff before.bin after.jsonl --by function --top 10
+  tachyon-jsonl diff before.bin after.bin --json | jq -c 'select(.self_share_change > 0.01)'
+
+Both may be profiles, streams (their tables are taken, or their samples) or CPython's own JSON Lines.
+A share is of all samples that hold a frame, so that runs of different length can be compared. Rows
+come by the change of the share of samples in which the frame runs, the largest first.")]
+pub(crate) struct Diff {
+    /// The run before; '-' is standard input
+    pub base: PathBuf,
+
+    /// The run after; '-' is standard input
+    pub new: PathBuf,
+
+    /// What is compared
+    #[arg(long, value_name = "WHAT", default_value = "frame")]
+    pub by: DiffBy,
+
+    /// As JSON Lines: a line on both runs, then a line a row
+    #[arg(long)]
+    pub json: bool,
+
+    /// Rows of the table; 0 is all (--json has all)
+    #[arg(long, value_name = "ROWS", default_value = "25")]
+    pub top: usize,
+
+    /// Which run of a stream to take, where there are several
+    #[arg(long, value_name = "ID")]
+    pub run_id: Option<String>,
+
+    /// Compare although mode or capture settings differ
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `diff` compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DiffBy {
+    Frame,
+    Function,
+    File,
 }
 
 #[derive(Debug, clap::Args)]

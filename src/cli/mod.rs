@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod diff;
 mod follow;
 mod from_bin;
 mod inspect;
@@ -10,6 +11,7 @@ mod messages;
 mod recover;
 mod runs;
 mod signals;
+mod sniff;
 mod to_bin;
 mod upgrade;
 
@@ -63,6 +65,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
         Command::ToBin(args) => to_bin::run(args, messages),
         Command::Inspect(args) => inspect::run(args, messages),
         Command::Check(args) => check::run(args, messages),
+        Command::Diff(args) => diff::run(args, messages),
         Command::Upgrade(args) => upgrade::run(args, messages),
         Command::Recover(args) => recover::run(args, messages),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),

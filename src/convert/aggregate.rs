@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
+use crate::convert::counts::By;
 use crate::model::{Frame, Slice, Tables};
 
 /// Files whose frames belong to the profiler itself, by their ending.
@@ -102,8 +103,13 @@ struct Slot {
 impl Aggregator {
     /// Counts frames of `tables` in windows of `period_us` from `start_us`, or in one table.
     pub fn new(tables: &Tables, start_us: u64, period_us: Option<u64>) -> Self {
+        Self::by(By::Frame, tables, start_us, period_us)
+    }
+
+    /// The same for functions or files: each counts as the first of its frames.
+    pub fn by(by: By, tables: &Tables, start_us: u64, period_us: Option<u64>) -> Self {
         Aggregator {
-            group: groups(tables),
+            group: groups(by, tables),
             counts: vec![Counts::default(); tables.frames.len()],
             touched: Vec::new(),
             total: 0,
@@ -353,10 +359,15 @@ impl Table {
     }
 }
 
+/// Whether frames of this file belong to the profiler itself, which CPython does not count.
+pub(crate) fn is_internal(path: &[u8]) -> bool {
+    path.ends_with(INTERNAL)
+}
+
 /// For each frame the lowest-numbered frame that CPython's JSONL doesn't tell from it, since only the
 /// opcode differs, or what it calls absent, or bytes that are not UTF-8; [`HIDDEN`] for the
 /// profiler's own frames.
-fn groups(tables: &Tables) -> Vec<u32> {
+fn groups(by: By, tables: &Tables) -> Vec<u32> {
     let mut first_string: FxHashMap<Cow<'_, str>, u32> = FxHashMap::default();
     let mut first_frame: FxHashMap<([u32; 2], [i32; 4]), u32> = FxHashMap::default();
     let mut group = Vec::with_capacity(tables.frames.len());
@@ -369,12 +380,17 @@ fn groups(tables: &Tables) -> Vec<u32> {
             group.push(HIDDEN);
             continue;
         };
-        if path_bytes.ends_with(INTERNAL) {
+        if is_internal(path_bytes) {
             group.push(HIDDEN);
             continue;
         }
         let names = [(path_bytes, path), (function_bytes, function)]
             .map(|(bytes, id)| *first_string.entry(String::from_utf8_lossy(bytes)).or_insert(id));
+        if by != By::Frame {
+            let names = [names[0], if by == By::Function { names[1] } else { u32::MAX }];
+            group.push(*first_frame.entry((names, [0; 4])).or_insert(index));
+            continue;
+        }
         let place = location.line.map_or([0, 0, -1, -1], |line| {
             let known = |value: Option<i32>, absent: i32| value.unwrap_or(absent).max(absent);
             [line, known(location.end_line, 0), known(location.col, -1), known(location.end_col, -1)]

@@ -1,5 +1,5 @@
-//! Counts by frame over a whole run, as CPython's exporters make them: frames by their content, in the
-//! order in which the records first name them.
+//! Counts over a whole run, as CPython's exporters make them: of frames by their content, in the order in
+//! which the records first name them; also of functions or files.
 
 use std::io::{Read, Seek};
 
@@ -13,14 +13,26 @@ use crate::model::{Cut, Frame, Tables};
 /// Samples of one step.
 const STEP: usize = 64 * 1024;
 
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// A frame: a place in a function.
+    #[default]
+    Frame,
+    /// A function of a file.
+    Function,
+    /// A file.
+    File,
+}
+
 /// A frame as CPython's JSON Lines tell it from others. `line` is 0 where it has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameKey {
     /// File name, an index into [`FrameCounts::strings`].
     pub path: u32,
-    /// Qualified function name, an index into [`FrameCounts::strings`].
+    /// Qualified function name, an index into [`FrameCounts::strings`]; the empty one for a file.
     pub function: u32,
-    /// First line.
+    /// First line; 0 for a function or a file.
     pub line: i32,
     /// Last line, above 0.
     pub end_line: Option<i32>,
@@ -42,6 +54,7 @@ pub struct Counts {
 /// The counts of a run.
 #[derive(Debug, Default)]
 pub struct FrameCounts {
+    by: By,
     strings: Vec<String>,
     string_ids: FxHashMap<String, u32>,
     frames: Vec<(FrameKey, Counts)>,
@@ -53,6 +66,11 @@ pub struct FrameCounts {
 }
 
 impl FrameCounts {
+    /// Counts of such things.
+    pub fn new(by: By) -> Self {
+        FrameCounts { by, ..FrameCounts::default() }
+    }
+
     /// File and function names, by index.
     pub fn strings(&self) -> &[String] {
         &self.strings
@@ -70,7 +88,7 @@ impl FrameCounts {
     /// Errors of the source.
     pub fn add<R: Read + Seek>(&mut self, profile: &mut Profile<R>) -> Result<()> {
         let tables = profile.contents().tables.clone();
-        let mut aggregator = Aggregator::new(&tables, 0, None);
+        let mut aggregator = Aggregator::by(self.by, &tables, 0, None);
         let first_used = profile.contents().scan.first_used.clone();
         let counted: Vec<Option<u32>> =
             first_used.iter().map(|frame| aggregator.counted_as(*frame)).collect();
@@ -107,18 +125,24 @@ impl FrameCounts {
         let mut name = |id| self.string(&String::from_utf8_lossy(tables.strings.get(id).unwrap_or_default()));
         let function = name(frame.function);
         let path = name(frame.path);
+        self.id_of_frame(Frame { path, function, ..frame })
+    }
+
+    /// The id of a frame whose names are strings of these counts.
+    pub(crate) fn id_of_frame(&mut self, frame: Frame) -> u32 {
+        let Frame { path, function, location: place, .. } = frame;
         let at_least = |least: i32, value: Option<i32>| value.filter(|value| *value >= least);
-        let place = frame.location;
-        let key = match place.line {
-            None => FrameKey { path, function, line: 0, end_line: None, col: None, end_col: None },
-            Some(line) => FrameKey {
-                path,
-                function,
+        let nowhere = FrameKey { path, function, line: 0, end_line: None, col: None, end_col: None };
+        let key = match (self.by, place.line) {
+            (By::Frame, Some(line)) => FrameKey {
                 line,
                 end_line: at_least(1, place.end_line),
                 col: at_least(0, place.col),
                 end_col: at_least(0, place.end_col),
+                ..nowhere
             },
+            (By::Frame, None) | (By::Function, _) => nowhere,
+            (By::File, _) => FrameKey { function: self.string(""), ..nowhere },
         };
         self.id_of(key)
     }
@@ -131,7 +155,7 @@ impl FrameCounts {
         })
     }
 
-    fn string(&mut self, value: &str) -> u32 {
+    pub(crate) fn string(&mut self, value: &str) -> u32 {
         if let Some(id) = self.string_ids.get(value) {
             return *id;
         }

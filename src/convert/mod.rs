@@ -6,17 +6,20 @@
 mod aggregate;
 mod counts;
 mod definitions;
+mod diff;
 mod merge;
 mod options;
 mod raw;
 mod session;
+mod stream_counts;
 mod to_binary;
 mod to_cpython;
 mod to_stream;
 mod tree;
 mod upgrade;
 
-pub use counts::{Counts, FrameCounts, FrameKey};
+pub use counts::{By, Counts, FrameCounts, FrameKey};
+pub use diff::{Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 pub use options::{Flush, StreamOptions};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
 pub use to_cpython::CpythonRun;

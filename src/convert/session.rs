@@ -41,6 +41,8 @@ pub(crate) enum Step {
     Ignore,
     Opened(Box<Meta>),
     Samples,
+    /// A table of counts.
+    Table,
 }
 
 /// What is known once the stream is over.
@@ -63,6 +65,11 @@ impl Session {
             losses: Vec::new(),
             untold: 0,
         }
+    }
+
+    /// The run that was chosen.
+    pub fn chosen(&self) -> Option<&str> {
+        self.chosen.as_deref()
     }
 
     /// Notes that something is damaged, missing or left out.
@@ -142,7 +149,9 @@ impl Session {
                 }
             }
             Message::Agg(body) => {
-                self.belongs(line, body.batch);
+                if self.belongs(line, body.batch) {
+                    return Ok(Step::Table);
+                }
             }
             Message::Loss(body) => {
                 if let Some(batch) = body.batch {

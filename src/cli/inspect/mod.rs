@@ -11,20 +11,17 @@ mod stream;
 mod text;
 
 use std::fmt;
-use std::fs;
-use std::io::{self, BufRead, Cursor, Read, Write};
+use std::io::{self, Cursor, Write};
 
 use serde::Serialize;
 
 use crate::cli::Status;
 use crate::cli::args::Inspect;
 use crate::cli::messages::Messages;
+use crate::cli::sniff::{Sniffed, sniff};
 use crate::error::{Error, Position, Result};
 use crate::model::ThreadKey;
-use crate::stream::{Input, ProfileSource, unpacked};
-
-/// Bytes that decide what an input is: room for what a program says before its first line.
-const PEEK: u64 = 8 * 1024;
+use crate::stream::Input;
 
 /// A thread of a profile or a run.
 #[derive(Debug, Serialize)]
@@ -102,65 +99,12 @@ pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref());
     let name = input.name();
     let job = Job { name: &name, json: args.json, verify: args.verify, messages };
-    let named = |error: Error| error.within(&name);
-    let mut reader = input.reader().map_err(named)?;
-    let start = peek(&mut reader).map_err(named)?;
-    let whole: Box<dyn BufRead> = Box::new(Cursor::new(start.clone()).chain(reader));
-    if is_stream(&start) {
-        return stream::run(&job, None, whole);
-    }
-    let packing = match start.as_slice() {
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
-        [0x1f, 0x8b, ..] => Some("gzip"),
-        _ => None,
-    };
-    if let Some(packing) = packing {
-        let opened = unpacked(whole).and_then(|mut reader| Ok((peek(&mut reader)?, reader)));
-        let (unpacked_start, reader) = opened.map_err(|error| {
-            let fault = format!("packed with {packing}, but it cannot be unpacked: {}", error.detail());
-            named(Error::stream(fault))
-        })?;
-        if is_stream(&unpacked_start) {
-            return stream::run(&job, Some(packing), Box::new(Cursor::new(unpacked_start).chain(reader)));
-        }
+    match sniff(&input).map_err(|error| error.within(&name))? {
+        Sniffed::Stream { packing, reader } => stream::run(&job, packing, reader),
+        Sniffed::Profile(source) => profile::run(&job, source),
         // Told for what it looks like.
-        return profile::run(&job, Cursor::new(start));
+        Sniffed::Packed(start) => profile::run(&job, Cursor::new(start)),
     }
-    profile::run(&job, source(&input, whole).map_err(named)?)
-}
-
-/// Takes up to [`PEEK`] bytes. An error behind the first byte is left to who reads on.
-fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
-    let mut start = Vec::new();
-    match reader.take(PEEK).read_to_end(&mut start) {
-        Err(error) if start.is_empty() => Err(error.into()),
-        _ => Ok(start),
-    }
-}
-
-/// Whether a file that begins so holds lines of JSON objects, maybe behind lines that a program said.
-/// A pstats file begins with a brace, too.
-fn is_stream(start: &[u8]) -> bool {
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
-    match text.strip_prefix(b"{") {
-        Some(rest) => matches!(rest.trim_ascii_start().first(), None | Some(b'"' | b'}')),
-        None => {
-            let said = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b;
-            text.split_inclusive(|byte| *byte == b'\n')
-                .take_while(|line| line.iter().all(said))
-                .any(|line| line.starts_with(b"{\"type\":"))
-        }
-    }
-}
-
-/// The input as bytes that can be read anywhere; `whole` is the same, opened already.
-fn source(input: &Input, whole: Box<dyn BufRead>) -> Result<ProfileSource> {
-    if let Input::File(path) = input
-        && fs::metadata(path)?.is_file()
-    {
-        return input.source();
-    }
-    Ok(ProfileSource::of_pipe(whole))
 }
 
 /// What is asked, and where to say what.

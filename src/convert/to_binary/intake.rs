@@ -85,7 +85,7 @@ impl Intake {
             _ => {}
         }
         match self.session.message(number, &decoded, &self.columns)? {
-            Step::Ignore => Ok(Event::Nothing),
+            Step::Ignore | Step::Table => Ok(Event::Nothing),
             Step::Opened(meta) => Ok(self.opened(number, decoded.envelope.run_id, *meta)),
             Step::Samples if self.run.is_none() => {
                 let fault = Error::stream("samples before the first meta of their run");

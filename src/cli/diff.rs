@@ -1,0 +1,286 @@
+//! `diff`: what changed between two runs.
+
+use std::io::{self, BufWriter, Write};
+
+use serde::Serialize;
+
+use crate::cli::Status;
+use crate::cli::args::{Diff as Args, DiffBy};
+use crate::cli::messages::Messages;
+use crate::cli::sniff::{Sniffed, sniff};
+use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
+use crate::error::{Error, Result};
+use crate::format::{Part, Sequence};
+use crate::protocol::message::Capture;
+use crate::stream::{Input, Lines, ProfileSource};
+
+pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    let inputs = [&args.base, &args.new].map(|path| Input::of_argument(Some(path)));
+    if inputs.iter().all(|input| *input == Input::Standard) {
+        return Err(Error::usage("standard input can be one of the two runs, not both"));
+    }
+    let mut status = Status::Done;
+    let [base, new] = &inputs;
+    let base_side = side(base, args, messages, &mut status)?;
+    let new_side = side(new, args, messages, &mut status)?;
+    let (differ, unknown) = mismatches(&base_side, &new_side);
+    let names = format!("{} and {}", base.name(), new.name());
+    if !differ.is_empty() {
+        let what = format!("{names}: recorded differently: {}", differ.join(", "));
+        if !args.force {
+            return Err(Error::stream(what).hint("--force compares them all the same"));
+        }
+        messages.warning(&names, &format!("recorded differently: {}", differ.join(", ")));
+    }
+    for what in unknown {
+        messages.warning(&names, &format!("{what} known of one of the two only"));
+    }
+    if let (Some(a), Some(b)) = (base_side.interval_us, new_side.interval_us)
+        && a != b
+    {
+        messages.warning(&names, &format!("sampled every {a} and every {b} us: compare shares, not samples"));
+    }
+    let rows = diff(&base_side, &new_side);
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        json(&mut out, args, [(base, &base_side), (new, &new_side)], &rows)?;
+    } else {
+        table(&mut out, args, [(base, &base_side), (new, &new_side)], &rows)?;
+    }
+    out.flush()?;
+    Ok(status)
+}
+
+fn by(args: &Args) -> By {
+    match args.by {
+        DiffBy::Frame => By::Frame,
+        DiffBy::Function => By::Function,
+        DiffBy::File => By::File,
+    }
+}
+
+/// Counts the samples of an input.
+fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) -> Result<Side> {
+    let name = input.name();
+    let named = |error: Error| error.within(&name);
+    let mut lost = |loss: &Error| {
+        messages.fault(&name, loss);
+        *status = Status::Partial;
+    };
+    match sniff(input).map_err(named)? {
+        Sniffed::Stream { reader, .. } => {
+            let mut lines = Lines::new(reader);
+            let mut counts = StreamSide::new(by(args), args.run_id.clone());
+            loop {
+                match lines.next_message() {
+                    Ok(Some(line)) => counts.line(line.number, line.bytes).map_err(named)?,
+                    Ok(None) => break,
+                    // What came before it is whole.
+                    Err(error) => {
+                        lost(&error);
+                        break;
+                    }
+                }
+            }
+            let (side, losses) = counts.finish().map_err(named)?;
+            losses.iter().for_each(&mut lost);
+            lines.tolerated().notes().iter().for_each(|oddity| messages.warning(&name, oddity));
+            Ok(side)
+        }
+        Sniffed::Profile(source) => profile_side(source, by(args), &mut lost).map_err(named),
+        Sniffed::Packed(_) => {
+            Err(named(Error::stream("a packed file that holds no stream").hint("unpack it first")))
+        }
+    }
+}
+
+fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)) -> Result<Side> {
+    let mut sequence = Sequence::open(&mut source)?;
+    if sequence.files_left() > 1 {
+        return Err(Error::profile("several profiles one behind the other; a run is compared with a run"));
+    }
+    let mut counts = ProfileSide::new(by);
+    let mut first_lost = None;
+    let mut parts = 0;
+    while let Some(part) = sequence.next(&mut source)? {
+        match part {
+            Part::Profile(mut profile) => {
+                profile.contents().faults.iter().for_each(|fault| lost(&fault.error));
+                counts.profile(&mut profile)?;
+                parts += 1;
+            }
+            Part::Lost(part) => {
+                lost(&part.to_error());
+                first_lost.get_or_insert(part.error);
+            }
+        }
+        source.forget(sequence.position())?;
+    }
+    match first_lost {
+        Some(error) if parts == 0 => Err(error),
+        _ => Ok(counts.finish()),
+    }
+}
+
+/// The first line of the answer.
+#[derive(Serialize)]
+struct Head<'a> {
+    #[serde(rename = "type")]
+    type_: &'a str,
+    by: &'a str,
+    base: Run<'a>,
+    new: Run<'a>,
+}
+
+#[derive(Serialize)]
+struct Run<'a> {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<Capture>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample_interval_usec: Option<u64>,
+    samples_total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples_empty: Option<u64>,
+}
+
+/// A row of the answer.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(rename = "type")]
+    type_: &'a str,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_line: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    col: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_col: Option<i32>,
+    self_base: u64,
+    self_new: u64,
+    self_change: i128,
+    self_base_share: f64,
+    self_new_share: f64,
+    self_share_change: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    self_ratio: Option<f64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    cumulative: Option<CumulativeRow>,
+}
+
+#[derive(Serialize)]
+struct CumulativeRow {
+    cumulative_base: u64,
+    cumulative_new: u64,
+    cumulative_change: i128,
+    cumulative_base_share: f64,
+    cumulative_new_share: f64,
+    cumulative_share_change: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cumulative_ratio: Option<f64>,
+}
+
+fn json(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> Result<()> {
+    let [base, new] = sides.map(|(input, side)| Run {
+        name: input.name(),
+        mode: side.mode.as_deref(),
+        capture: side.capture,
+        sample_interval_usec: side.interval_us,
+        samples_total: side.samples_total,
+        samples_empty: side.samples_empty,
+    });
+    let by = match args.by {
+        DiffBy::Frame => "frame",
+        DiffBy::Function => "function",
+        DiffBy::File => "file",
+    };
+    line(out, &Head { type_: "diff", by, base, new })?;
+    for DiffRow { subject, self_, cumulative } in rows {
+        let row = Row {
+            type_: "row",
+            path: &subject.path,
+            function: subject.function.as_deref(),
+            line: subject.line,
+            end_line: subject.end_line,
+            col: subject.col,
+            end_col: subject.end_col,
+            self_base: self_.base,
+            self_new: self_.new,
+            self_change: self_.samples(),
+            self_base_share: self_.base_share,
+            self_new_share: self_.new_share,
+            self_share_change: self_.share(),
+            self_ratio: self_.ratio(),
+            cumulative: cumulative.map(|change| CumulativeRow {
+                cumulative_base: change.base,
+                cumulative_new: change.new,
+                cumulative_change: change.samples(),
+                cumulative_base_share: change.base_share,
+                cumulative_new_share: change.new_share,
+                cumulative_share_change: change.share(),
+                cumulative_ratio: change.ratio(),
+            }),
+        };
+        line(out, &row)?;
+    }
+    Ok(())
+}
+
+fn line(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(&mut *out, value).map_err(|error| Error::from(io::Error::from(error)))?;
+    Ok(out.write_all(b"\n")?)
+}
+
+fn table(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> Result<()> {
+    for (what, (input, side)) in ["base", "new"].iter().zip(sides) {
+        writeln!(out, "{what:<5} {}: {} samples with a frame", input.name(), side.samples_total)?;
+    }
+    let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
+    writeln!(out)?;
+    writeln!(
+        out,
+        "{:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7} {:>8}  {}",
+        "base", "new", "change", "base", "new", "points", "times", "on stack", "where"
+    )?;
+    for DiffRow { subject, self_, cumulative } in &rows[..shown] {
+        let percent = |share: f64| format!("{:.2}%", 100.0 * share);
+        let times = self_.ratio().map_or_else(|| "-".to_string(), |ratio| format!("{ratio:.2}"));
+        let points = |change: &Change| format!("{:+.2}", 100.0 * change.share());
+        writeln!(
+            out,
+            "{:>9} {:>9} {:>+9} {:>8} {:>8} {:>8} {times:>7} {:>8}  {}",
+            self_.base,
+            self_.new,
+            self_.samples(),
+            percent(self_.base_share),
+            percent(self_.new_share),
+            points(self_),
+            cumulative.as_ref().map_or_else(|| "-".to_string(), points),
+            place(subject),
+        )?;
+    }
+    if shown < rows.len() {
+        writeln!(out, "and {} more: --top 0 lists all", rows.len() - shown)?;
+    }
+    Ok(())
+}
+
+/// The subject in a line, without control characters.
+fn place(subject: &Subject) -> String {
+    let mut text = match (&subject.function, subject.line) {
+        (None, _) => subject.path.clone(),
+        (Some(function), None) => format!("{function} ({})", subject.path),
+        (Some(function), Some(line)) => format!("{function} ({}:{line})", subject.path),
+    };
+    if let (Some(col), Some(_)) = (subject.col, subject.line) {
+        text.truncate(text.len() - 1);
+        text.push_str(&format!(":{col})"));
+    }
+    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}

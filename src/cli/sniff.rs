@@ -1,0 +1,82 @@
+//! What an input is, by its first bytes: a stream, packed or not, or a profile.
+
+use std::fs;
+use std::io::{BufRead, Cursor, Read};
+
+use crate::error::{Error, Result};
+use crate::stream::{Input, ProfileSource, unpacked};
+
+/// Bytes that decide: room for what a program says before its first line.
+const PEEK: u64 = 8 * 1024;
+
+/// An input, opened.
+pub(super) enum Sniffed {
+    /// Lines of JSON objects, maybe behind lines that a program said.
+    Stream { packing: Option<&'static str>, reader: Box<dyn BufRead> },
+    /// A profile, or something that is none.
+    Profile(ProfileSource),
+    /// Packed, and no stream: its first bytes.
+    Packed(Vec<u8>),
+}
+
+/// Opens an input for what it is.
+///
+/// # Errors
+///
+/// An input that cannot be opened or unpacked.
+pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
+    let mut reader = input.reader()?;
+    let start = peek(&mut reader)?;
+    let whole: Box<dyn BufRead> = Box::new(Cursor::new(start.clone()).chain(reader));
+    if is_stream(&start) {
+        return Ok(Sniffed::Stream { packing: None, reader: whole });
+    }
+    let packing = match start.as_slice() {
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
+        [0x1f, 0x8b, ..] => "gzip",
+        _ => return Ok(Sniffed::Profile(source(input, whole)?)),
+    };
+    let opened = unpacked(whole).and_then(|mut reader| Ok((peek(&mut reader)?, reader)));
+    let (unpacked_start, reader) = opened.map_err(|error| {
+        Error::stream(format!("packed with {packing}, but it cannot be unpacked: {}", error.detail()))
+    })?;
+    if is_stream(&unpacked_start) {
+        let reader = Box::new(Cursor::new(unpacked_start).chain(reader));
+        return Ok(Sniffed::Stream { packing: Some(packing), reader });
+    }
+    Ok(Sniffed::Packed(start))
+}
+
+/// Takes up to [`PEEK`] bytes. An error behind the first byte is left to who reads on.
+fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
+    let mut start = Vec::new();
+    match reader.take(PEEK).read_to_end(&mut start) {
+        Err(error) if start.is_empty() => Err(error.into()),
+        _ => Ok(start),
+    }
+}
+
+/// Whether a file that begins so holds lines of JSON objects, maybe behind lines that a program said.
+/// A pstats file begins with a brace, too.
+fn is_stream(start: &[u8]) -> bool {
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    match text.strip_prefix(b"{") {
+        Some(rest) => matches!(rest.trim_ascii_start().first(), None | Some(b'"' | b'}')),
+        None => {
+            let said = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b;
+            text.split_inclusive(|byte| *byte == b'\n')
+                .take_while(|line| line.iter().all(said))
+                .any(|line| line.starts_with(b"{\"type\":"))
+        }
+    }
+}
+
+/// The input as bytes that can be read anywhere; `whole` is the same, opened already.
+fn source(input: &Input, whole: Box<dyn BufRead>) -> Result<ProfileSource> {
+    if let Input::File(path) = input
+        && fs::metadata(path)?.is_file()
+    {
+        return input.source();
+    }
+    Ok(ProfileSource::of_pipe(whole))
+}
