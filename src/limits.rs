@@ -17,6 +17,9 @@ pub const LINE_MAX: usize = 16 * 1024 * 1024;
 /// write in practice, and small beside the memory of a machine that reads a hostile stream.
 pub const LINE_READ: usize = 64 * 1024 * 1024;
 
+/// Levels of arrays and maps in a MessagePack frame.
+pub const FRAME_DEPTH: usize = 64;
+
 /// Bytes from a profile's string table to its end.
 pub const TABLE_BYTES: usize = 1 << 30;
 

@@ -13,7 +13,20 @@ const RULES: [(&str, &[&str]); 7] = [
     ),
     (
         "protocol",
-        &["protocol", "model", "error", "limits", "serde", "serde_json", "simd_json", "base64", "rustc_hash"],
+        &[
+            "protocol",
+            "model",
+            "error",
+            "limits",
+            "serde",
+            "serde_json",
+            "simd_json",
+            "base64",
+            "rustc_hash",
+            "rmpv",
+            "sha2",
+            "xxhash_rust",
+        ],
     ),
     ("stream", &["stream", "error", "limits", "zstd", "flate2", "memchr", "tempfile", "same_file"]),
     (

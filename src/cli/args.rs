@@ -86,6 +86,10 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "SCHEMA", default_value = "2")]
     pub schema: Schema,
 
+    /// How messages are written: JSON Lines, or the same as length-prefixed MessagePack
+    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
+    pub format: Format,
+
     /// Longest line, its line feed included: bytes, or with k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
@@ -151,6 +155,13 @@ pub(crate) enum Schema {
     #[value(name = "2")]
     Own,
     Cpython,
+}
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    Jsonl,
+    Msgpack,
 }
 
 /// How a profile is laid out.

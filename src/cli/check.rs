@@ -5,16 +5,17 @@ use std::io::{self, BufWriter, Write};
 use crate::cli::Status;
 use crate::cli::args::Check as Args;
 use crate::cli::messages::Messages;
+use crate::cli::sniff::stream_lines;
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::{Checker, Finding};
-use crate::stream::{Input, Lines, unpacked};
+use crate::stream::{Input, Lines};
 
 /// The findings are the command's data and go to standard output.
 pub(super) fn run(args: &Args, _messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref());
     let name = input.name();
     let named = |error: Error| error.within(&name);
-    let mut lines = Lines::new(input.reader().and_then(unpacked).map_err(named)?);
+    let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
     let mut checker = Checker::default();
     let mut told = Told { out: BufWriter::new(io::stdout().lock()), faults: 0 };
     let mut findings = Vec::new();

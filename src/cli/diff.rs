@@ -88,6 +88,9 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
             Ok(side)
         }
         Sniffed::Profile(source) => profile_side(source, by(args), &mut lost).map_err(named),
+        Sniffed::Trace(_) => {
+            Err(named(Error::stream("a trace of LMCache, which holds calls and no samples")))
+        }
         Sniffed::Packed(_) => {
             Err(named(Error::stream("a packed file that holds no stream").hint("unpack it first")))
         }

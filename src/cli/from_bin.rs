@@ -1,5 +1,7 @@
 //! `from-bin`: profiles into a stream.
 
+use std::io::{Read, Seek, SeekFrom};
+
 use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::follow;
@@ -7,7 +9,11 @@ use crate::cli::messages::Messages;
 use crate::cli::runs::{Runs, is_made_up, options, several_runs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
-use crate::stream::{Input, Target};
+use crate::protocol::LmcacheTrace;
+use crate::stream::{Input, ProfileSource, Target};
+
+/// Bytes in which the magic of a trace is looked for.
+const TRACE_START: u64 = 128;
 
 pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     let mut inputs: Vec<Input> = args.inputs.iter().map(|path| Input::of_argument(Some(path))).collect();
@@ -44,6 +50,9 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
     let name = input.name();
     let named = |error: Error| error.within(&name);
     let mut source = input.source().map_err(named)?;
+    if is_trace(&mut source).map_err(named)? {
+        return runs.trace(&name, LmcacheTrace::open(source).map_err(named)?);
+    }
     let mut sequence = Sequence::open(&mut source).map_err(named)?;
     let joined = sequence.files_left();
     if joined > 1 {
@@ -58,4 +67,12 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         source.forget(sequence.position()).map_err(|error| named(error.into()))?;
     }
     runs.end_input(&name)
+}
+
+/// Whether this is a trace of LMCache, by its first bytes.
+fn is_trace(source: &mut ProfileSource) -> Result<bool> {
+    let mut start = Vec::new();
+    source.take(TRACE_START).read_to_end(&mut start)?;
+    source.seek(SeekFrom::Start(0))?;
+    Ok(LmcacheTrace::<ProfileSource>::is_begun_by(&start))
 }

@@ -1,17 +1,18 @@
 //! The runs of a stream in the making: which part belongs to which run, and what people are told.
 
 use std::collections::HashMap;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::cli::Status;
-use crate::cli::args::{FromBin, Schema};
+use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::messages::Messages;
 use crate::convert::{CpythonRun, RunStream, StreamOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Framing, Lost, Part, Profile};
+use crate::protocol::{LmcacheTrace, ToMsgpack};
 use crate::stream::{Output, Target};
 
 /// Oddities that are told of each run; more are left out.
@@ -20,7 +21,7 @@ const TOLD: usize = 20;
 pub(super) struct Runs<'a> {
     args: &'a FromBin,
     messages: &'a Messages,
-    output: Output,
+    output: Written,
     target: Target,
     ended: u64,
     /// The ids made of contents, and how often.
@@ -38,6 +39,41 @@ struct OpenRun {
     warnings: usize,
 }
 
+/// The messages on their way to the target.
+enum Written {
+    Lines(Output),
+    Frames(Box<ToMsgpack<Output>>),
+}
+
+impl Written {
+    fn place(&mut self) -> &mut Output {
+        match self {
+            Written::Lines(output) => output,
+            Written::Frames(frames) => frames.sink(),
+        }
+    }
+
+    fn into_place(self) -> Output {
+        match self {
+            Written::Lines(output) => output,
+            Written::Frames(frames) => frames.into_sink(),
+        }
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Written::Lines(output) => output.write(bytes),
+            Written::Frames(frames) => frames.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.place().flush()
+    }
+}
+
 /// What is made of a run.
 enum Made {
     Stream(Box<RunStream>),
@@ -45,14 +81,14 @@ enum Made {
 }
 
 impl Made {
-    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Output) -> Result<()> {
+    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Written) -> Result<()> {
         match self {
             Made::Stream(stream) => stream.profile(profile, output),
             Made::Cpython(run) => run.profile(profile),
         }
     }
 
-    fn lost(&mut self, lost: &Lost, output: &mut Output) -> Result<()> {
+    fn lost(&mut self, lost: &Lost, output: &mut Written) -> Result<()> {
         match self {
             Made::Stream(stream) => stream.lost(lost, output),
             Made::Cpython(run) => {
@@ -70,7 +106,7 @@ impl Made {
     }
 
     /// Writes the rest; returns the samples.
-    fn finish(self, output: &mut Output) -> Result<u64> {
+    fn finish(self, output: &mut Written) -> Result<u64> {
         match self {
             Made::Stream(stream) => Ok(stream.finish(output)?.samples),
             Made::Cpython(run) => run.finish(output),
@@ -82,6 +118,10 @@ impl<'a> Runs<'a> {
     /// Opens the target.
     pub fn new(args: &'a FromBin, messages: &'a Messages, target: Target) -> Result<Self> {
         let output = target.open().map_err(|error| error.within(&target.name()))?;
+        let output = match args.format {
+            Format::Jsonl => Written::Lines(output),
+            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(output))),
+        };
         Ok(Runs {
             args,
             messages,
@@ -96,8 +136,8 @@ impl<'a> Runs<'a> {
     }
 
     /// Whether writing has failed, and not reading.
-    pub fn output_failed(&self) -> bool {
-        self.output.failed()
+    pub fn output_failed(&mut self) -> bool {
+        self.output.place().failed()
     }
 
     /// Takes the next part of the input of this name.
@@ -190,8 +230,8 @@ impl<'a> Runs<'a> {
     }
 
     /// Names the file that an error is about.
-    fn at_output<T>(&self, name: &str, written: Result<T>) -> Result<T> {
-        let failed = self.output.failed();
+    fn at_output<T>(&mut self, name: &str, written: Result<T>) -> Result<T> {
+        let failed = self.output.place().failed();
         written.map_err(|error| if failed { error.within(&self.target.name()) } else { error.within(name) })
     }
 
@@ -218,6 +258,46 @@ impl<'a> Runs<'a> {
         }
     }
 
+    /// Takes a trace of LMCache, which is a run.
+    pub fn trace<R: Read>(&mut self, name: &str, mut trace: LmcacheTrace<R>) -> Result<()> {
+        if self.ended > 0 && !is_made_up(&self.args.run_id) {
+            return Err(several_runs());
+        }
+        match self.args.run_id.as_str() {
+            "auto" => {}
+            "random" => trace = trace.run_id(&self.written_id(random_id()?)),
+            id => trace = trace.run_id(id),
+        }
+        let mut text = Vec::new();
+        trace.begin(&mut text);
+        let fault = loop {
+            let written = self.output.write_all(&text).map_err(Error::from);
+            self.at_output(name, written)?;
+            text.clear();
+            match trace.next_call(&mut text) {
+                Ok(Some(_)) => {}
+                Ok(None) => break None,
+                Err(error) if error.kind() == ErrorKind::Io => return Err(error.within(name)),
+                Err(error) => break Some(error),
+            }
+        };
+        if let Some(error) = &fault {
+            self.fault(name, error.again())?;
+        }
+        let (calls, unknown) = trace.counts();
+        if unknown > 0 {
+            self.messages.warning(name, &format!("{unknown} frames of unknown types were passed over"));
+        }
+        if calls == 0 {
+            self.messages.warning(name, "the trace holds no calls");
+        }
+        trace.end(&mut text, fault.as_ref());
+        let written = self.output.write_all(&text).and_then(|()| self.output.flush()).map_err(Error::from);
+        self.at_output(name, written)?;
+        self.ended += 1;
+        Ok(())
+    }
+
     /// Says that the stream goes on, at this Unix time in microseconds.
     pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
         let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
@@ -234,7 +314,7 @@ impl<'a> Runs<'a> {
 
     /// Lets readers have what was written so far.
     pub fn publish(&mut self) -> Result<()> {
-        self.output.publish().map_err(|error| error.within(&self.target.name()))
+        self.output.place().publish().map_err(|error| error.within(&self.target.name()))
     }
 
     /// Ends the stream, after what went wrong last.
@@ -247,7 +327,7 @@ impl<'a> Runs<'a> {
             self.messages.error(&failure);
             status = Status::Partial;
         }
-        self.output.commit().map_err(|error| error.within(&self.target.name()))?;
+        self.output.into_place().commit().map_err(|error| error.within(&self.target.name()))?;
         Ok(status)
     }
 
@@ -289,6 +369,7 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
         ("--wall-start", args.wall_start.is_some()),
         ("--label", !args.label.is_empty()),
         ("--follow", args.follow),
+        ("--format msgpack", args.format == Format::Msgpack),
     ];
     if args.schema == Schema::Cpython
         && let Some((option, _)) = asked.iter().find(|(_, is_asked)| *is_asked)

@@ -1,9 +1,10 @@
 //! What an input is, by its first bytes: a stream, packed or not, or a profile.
 
 use std::fs;
-use std::io::{BufRead, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 
 use crate::error::{Error, Result};
+use crate::protocol::{FromMsgpack, LmcacheTrace, is_msgpack};
 use crate::stream::{Input, ProfileSource, unpacked};
 
 /// Bytes that decide: room for what a program says before its first line.
@@ -15,6 +16,8 @@ pub(super) enum Sniffed {
     Stream { packing: Option<&'static str>, reader: Box<dyn BufRead> },
     /// A profile, or something that is none.
     Profile(ProfileSource),
+    /// A trace of LMCache.
+    Trace(Box<LmcacheTrace<Box<dyn BufRead>>>),
     /// Packed, and no stream: its first bytes.
     Packed(Vec<u8>),
 }
@@ -31,6 +34,12 @@ pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
     if is_stream(&start) {
         return Ok(Sniffed::Stream { packing: None, reader: whole });
     }
+    if is_msgpack(&start) {
+        return Ok(Sniffed::Stream { packing: Some("MessagePack"), reader: lines_of(whole) });
+    }
+    if LmcacheTrace::<Box<dyn BufRead>>::is_begun_by(&start) {
+        return Ok(Sniffed::Trace(Box::new(LmcacheTrace::open(whole)?)));
+    }
     let packing = match start.as_slice() {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
         [0x1f, 0x8b, ..] => "gzip",
@@ -45,6 +54,21 @@ pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
         return Ok(Sniffed::Stream { packing: Some(packing), reader });
     }
     Ok(Sniffed::Packed(start))
+}
+
+/// A stream's lines, whatever the stream is packed in.
+///
+/// # Errors
+///
+/// An input that cannot be opened or unpacked.
+pub(super) fn stream_lines(input: &Input) -> Result<Box<dyn BufRead>> {
+    let mut reader = unpacked(input.reader()?)?;
+    let start = reader.fill_buf()?;
+    Ok(if is_msgpack(start) { lines_of(reader) } else { reader })
+}
+
+fn lines_of(frames: Box<dyn BufRead>) -> Box<dyn BufRead> {
+    Box::new(BufReader::new(FromMsgpack::new(frames)))
 }
 
 /// Takes up to [`PEEK`] bytes. An error behind the first byte is left to who reads on.

@@ -8,10 +8,11 @@ use tempfile::SpooledTempFile;
 use crate::cli::Status;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
+use crate::cli::sniff::stream_lines;
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, Result};
 use crate::limits::SPOOL_MEMORY;
-use crate::stream::{Input, Lines, Output, Target, unpacked};
+use crate::stream::{Input, Lines, Output, Target};
 
 /// Of chunks, unless said otherwise.
 const FLUSH: Flush = Flush { samples: None, interval: Some(Duration::from_secs(10)), part: false };
@@ -79,7 +80,7 @@ impl Job<'_> {
         mut each: impl FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<(Option<Error>, Vec<String>)> {
         let named = |error: Error| error.within(&self.input.name());
-        let mut lines = Lines::new(self.input.reader().and_then(unpacked).map_err(named)?);
+        let mut lines = Lines::new(stream_lines(self.input).map_err(named)?);
         let broken = loop {
             match lines.next_message() {
                 Ok(Some(line)) => each(line.number, line.bytes).map_err(named)?,

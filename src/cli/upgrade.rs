@@ -3,9 +3,10 @@
 use crate::cli::Status;
 use crate::cli::args::Upgrade as Args;
 use crate::cli::messages::Messages;
+use crate::cli::sniff::stream_lines;
 use crate::convert::{StreamOptions, Upgrade};
 use crate::error::{Error, Result};
-use crate::stream::{Input, Lines, Target, unpacked};
+use crate::stream::{Input, Lines, Target};
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     // Says what is wrong with the limit, if something is.
@@ -16,7 +17,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let mut output = target.open().map_err(|error| error.within(&target.name()))?;
     let name = input.name();
     let named = |error: Error| error.within(&name);
-    let mut lines = Lines::new(input.reader().and_then(unpacked).map_err(named)?);
+    let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
     let mut upgrade = Upgrade::default().max_line(args.max_line);
     let broken = loop {
         match lines.next_message() {

@@ -49,17 +49,31 @@ impl Encoder {
         close(out, at);
     }
 
-    /// Writes the envelope without its closing brace; returns where the body begins.
     fn open(&mut self, out: &mut Vec<u8>, message: MessageType) -> usize {
+        let envelope = Envelope { type_: message.name(), run_id: &self.run_id, seq: self.next_seq };
+        self.next_seq += 1;
+        envelope.open(out)
+    }
+}
+
+/// What every message begins with.
+pub(super) struct Envelope<'a> {
+    pub type_: &'a str,
+    pub run_id: &'a str,
+    pub seq: u64,
+}
+
+impl Envelope<'_> {
+    /// Writes it without its closing brace; returns where the body begins.
+    pub fn open(&self, out: &mut Vec<u8>) -> usize {
         out.extend_from_slice(b"{\"type\":\"");
-        out.extend_from_slice(message.name().as_bytes());
+        out.extend_from_slice(self.type_.as_bytes());
         out.extend_from_slice(b"\",\"v\":");
         number(out, VERSION);
         out.extend_from_slice(b",\"run_id\":\"");
         out.extend_from_slice(self.run_id.as_bytes());
         out.extend_from_slice(b"\",\"seq\":");
-        number(out, self.next_seq);
-        self.next_seq += 1;
+        number(out, self.seq);
         out.len()
     }
 }
@@ -76,7 +90,7 @@ pub fn is_run_id(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-pub(crate) fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {
+pub(crate) fn write_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     serde_json::to_writer(out, value).expect("a Vec takes all, and the messages have string keys");
 }
 

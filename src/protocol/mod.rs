@@ -10,6 +10,7 @@ mod cpython;
 mod decode;
 mod encode;
 pub mod message;
+mod msgpack;
 mod parse;
 mod select;
 pub(crate) mod split;
@@ -20,4 +21,5 @@ pub use cpython::{
 };
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
+pub use msgpack::{Frames, FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
 pub use select::{MessageType, StreamTypes, parse_duration};

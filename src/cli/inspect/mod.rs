@@ -9,6 +9,7 @@ mod rows;
 mod runs;
 mod stream;
 mod text;
+mod trace;
 
 use std::fmt;
 use std::io::{self, Cursor, Write};
@@ -102,6 +103,7 @@ pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     match sniff(&input).map_err(|error| error.within(&name))? {
         Sniffed::Stream { packing, reader } => stream::run(&job, packing, reader),
         Sniffed::Profile(source) => profile::run(&job, source),
+        Sniffed::Trace(trace) => trace::run(&job, *trace),
         // Told for what it looks like.
         Sniffed::Packed(start) => profile::run(&job, Cursor::new(start)),
     }
