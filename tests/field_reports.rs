@@ -217,3 +217,99 @@ fn s06_two_runs_of_cpythons_own_jsonl_hold_no_samples() {
     let ran = run(&["to-bin", data("cases/two_runs.jsonl").to_str().expect("UTF-8")], b"");
     assert!(ran.code == 1 && ran.stderr.contains("holds counts and no samples"), "{}", ran.stderr);
 }
+
+/// A time since the boot of a machine is no date.
+#[test]
+fn c01_there_is_no_date_unless_it_is_told() {
+    let path = data("cases/v1_u64.bin");
+    let clock = |options: &[&str]| {
+        let metas = consumer::read(&stream_of(&path, options)).messages.into_iter();
+        let metas = metas.filter_map(|message| match message {
+            Message::Meta { clock, wall_usec, run_start_usec, start_usec, .. } => {
+                Some((clock, wall_usec, start_usec - run_start_usec))
+            }
+            _ => None,
+        });
+        metas.last().expect("a meta")
+    };
+    let (name, wall, since) = clock(&[]);
+    assert_eq!((name.as_str(), wall), ("monotonic", None));
+    let (_, wall, _) = clock(&["--wall-start", "2026-11-29T12:00:00Z"]);
+    assert_eq!(wall, Some(1_795_953_600_000_000 + since as i64));
+}
+
+/// Marks, carriage returns and blank lines are taken, and never written.
+#[test]
+fn u06_marks_and_line_ends_cost_no_record() {
+    let upgraded = |name: &str| run(&["upgrade", "-q", data(name).to_str().expect("UTF-8")], b"");
+    let expected = upgraded("cases/cpython_v0.jsonl");
+    assert_eq!(expected.code, 0);
+    for name in ["cases/bom.jsonl", "cases/crlf.jsonl", "cases/blank_lines.jsonl"] {
+        let found = upgraded(name);
+        assert_eq!((found.code, &found.stdout), (0, &expected.stdout), "{name}");
+    }
+    assert!(!expected.stdout.starts_with(b"\xef\xbb\xbf"));
+    assert!(!expected.stdout.contains(&b'\r'));
+}
+
+/// A cut last line costs itself.
+#[test]
+fn r07_an_unfinished_last_line_is_told_and_the_rest_is_used() {
+    let path = |name: &str| data(name).to_str().expect("UTF-8").to_string();
+    let whole = run(&["upgrade", &path("cases/cpython_v0.jsonl")], b"");
+    let no_line_end = run(&["upgrade", &path("cases/nonl.jsonl")], b"");
+    assert_eq!((no_line_end.code, no_line_end.stderr.as_str()), (0, ""));
+    assert!(no_line_end.stdout == whole.stdout);
+    for name in ["cases/cut_line.jsonl", "cases/no_end.jsonl"] {
+        let ran = run(&["upgrade", &path(name)], b"");
+        assert_eq!(ran.code, 3, "{name}");
+        assert!(ran.stderr.contains("no end message"), "{name}: {}", ran.stderr);
+        assert!(String::from_utf8_lossy(&ran.stdout).contains("\"complete\":false"), "{name}");
+        assert_eq!(run(&["inspect", "-q", &path(name)], b"").code, 3, "{name}");
+    }
+}
+
+/// The common line readers take 65,535 bytes, and some log shippers half of that.
+#[test]
+fn l01_l03_l05_lines_fit_the_readers_and_a_limit_that_none_has_is_refused() {
+    let path = data("cpython/manythreads_200_500hz_zstd.bin");
+    for (options, limit) in [(&[][..], 65_535), (&["--max-line", "30k"], 30 * 1024)] {
+        let stream = stream_of(&path, options);
+        assert!(stream.split_inclusive(|byte| *byte == b'\n').all(|line| line.len() <= limit));
+        assert!(same_after_a_round_trip(&stream));
+    }
+    let ran = run(&["from-bin", "--max-line", "0", path.to_str().expect("UTF-8")], b"");
+    assert_eq!((ran.code, ran.stdout.len()), (2, 0));
+    assert!(ran.stderr.contains("DuckDB and WebSocket"), "{}", ran.stderr);
+}
+
+/// An output is never its input.
+#[test]
+fn i05_the_input_is_never_written_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.bin");
+    let bytes = std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable");
+    std::fs::write(&path, &bytes).expect("writable");
+    let file = path.to_str().expect("UTF-8");
+    for command in [
+        &["from-bin", file, "-o", file][..],
+        &["recover", file, "-o", file],
+        &["to-bin", file, "-o", file],
+        &["upgrade", file, "-o", file],
+    ] {
+        assert_eq!(run(command, b"").code, 2, "{command:?}");
+        assert!(std::fs::read(&path).expect("there") == bytes);
+    }
+}
+
+/// Two frames of zstd one behind the other are both read, and a cut is no end.
+#[test]
+fn p05_joined_zstd_frames_are_read_and_a_cut_is_told() {
+    let path = data("malformed/zstd_two_frames.bin");
+    let expected = common::replayed(&common::answer(&path, "samples.jsonl").expect("an answer"));
+    assert!(consumer::read(&stream_of(&path, &[])).threads == expected);
+    let ran =
+        run(&["from-bin", "-q", data("malformed/zstd_last_block_missing.bin").to_str().expect("UTF-8")], b"");
+    assert!(matches!(ran.code, 1 | 3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("zstd"), "{}", ran.stderr);
+}

@@ -98,7 +98,7 @@ fn samples(stream: &[u8]) -> u64 {
 }
 
 #[test]
-fn each_chunk_comes_when_it_is_committed_and_signals_end_it() {
+fn r11_each_chunk_comes_when_it_is_committed_and_signals_end_it() {
     let chunks = chunks();
     for signal in ["-INT", "-TERM", "-HUP"] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -209,7 +209,7 @@ fn heartbeats_come_while_nothing_else_does() {
 /// Ticks of a hundredth of a second.
 #[cfg(target_os = "linux")]
 #[test]
-fn idle_it_takes_next_to_no_time() {
+fn p04_idle_it_takes_next_to_no_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("live.bin");
     std::fs::write(&path, &chunks()[0]).expect("writable");

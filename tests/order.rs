@@ -22,11 +22,11 @@ fn record(samples: &[Sample]) -> Vec<u8> {
     let mut encoder = Encoder::new("made");
     let mut text = Vec::new();
     let meta = Meta {
-        samples: samples.len() as u64,
-        run_start_usec: START,
-        sample_interval_usec: 100,
+        samples: Some(samples.len() as u64),
+        run_start_usec: Some(START),
+        sample_interval_usec: Some(100),
         id_scope: IdScope::Run,
-        clock: "monotonic".to_string(),
+        clock: Some("monotonic".to_string()),
         messages: u64::MAX,
         ..Meta::default()
     };
@@ -84,7 +84,7 @@ fn record(samples: &[Sample]) -> Vec<u8> {
         .write(&mut body);
         encoder.body(&mut text, MessageType::Raw, &body);
     }
-    let end = End { complete: true, samples: samples.len() as u64, ..End::default() };
+    let end = End { complete: true, samples: Some(samples.len() as u64), ..End::default() };
     encoder.message(&mut text, MessageType::End, &end);
     let (bytes, losses) = to_binary(&mut text);
     assert!(losses.iter().all(|loss| loss.contains("messages of batch 0 are missing")), "{losses:?}");

@@ -74,6 +74,17 @@ fn every_line_that_the_program_writes_validates() {
 }
 
 #[test]
+fn what_is_made_of_counts_alone_validates() {
+    let validator = Validator::new();
+    for path in answered_profiles() {
+        if let Some(jsonl) = common::answer(&path, "expected.jsonl") {
+            let ran = run(&["upgrade"], jsonl.as_bytes());
+            assert!(validator.validate(&ran.stdout, &path.display().to_string()) >= 2);
+        }
+    }
+}
+
+#[test]
 fn a_wrong_line_does_not_validate() {
     let validator = Validator::new();
     let text = std::fs::read_to_string(schema("examples.jsonl")).expect("readable");

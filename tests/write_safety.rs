@@ -66,7 +66,7 @@ fn kill(child: &Child, signal: &str) {
 
 /// Killed after more and more of its input: the file has all chunks that were committed.
 #[test]
-fn a_chunked_profile_survives_sigkill() {
+fn r06_a_chunked_profile_survives_sigkill() {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("live.bin");
     let stream = stream();

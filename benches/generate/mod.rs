@@ -158,16 +158,16 @@ impl Generator {
         let meta = Meta {
             batch: *index,
             messages: if is_first { 3 } else { 1 },
-            start_usec: first,
-            duration_usec: last - first,
-            samples: (times.len() * THREADS) as u64,
-            thread_count: THREADS as u64,
-            run_start_usec: START_US,
-            sample_interval_usec: self.kind.interval_us,
+            start_usec: Some(first),
+            duration_usec: Some(last - first),
+            samples: Some((times.len() * THREADS) as u64),
+            thread_count: Some(THREADS as u64),
+            run_start_usec: Some(START_US),
+            sample_interval_usec: Some(self.kind.interval_us),
             mode: Some("wall".to_string()),
             capture: Some(Capture { all_threads: true, gc: true, ..Capture::default() }),
             id_scope: IdScope::Run,
-            clock: "monotonic".to_string(),
+            clock: Some("monotonic".to_string()),
             ..Meta::default()
         };
         let Stream { encoder, text, .. } = &mut self.stream;
@@ -192,9 +192,10 @@ impl Generator {
             complete: true,
             batches: self.batch.index,
             messages: self.stream.encoder.next_seq() + 1,
-            samples,
+            samples: Some(samples),
             samples_total: samples,
-            duration_usec: self.time - START_US,
+            samples_empty: Some(0),
+            duration_usec: Some(self.time - START_US),
             stats: Some(stats),
             ..End::default()
         };

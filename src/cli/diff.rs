@@ -248,8 +248,8 @@ fn table(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &
     writeln!(out)?;
     writeln!(
         out,
-        "{:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7} {:>8}  {}",
-        "base", "new", "change", "base", "new", "points", "times", "on stack", "where"
+        "{:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7} {:>8}  where",
+        "base", "new", "change", "base", "new", "points", "times", "on stack"
     )?;
     for DiffRow { subject, self_, cumulative } in &rows[..shown] {
         let percent = |share: f64| format!("{:.2}%", 100.0 * share);

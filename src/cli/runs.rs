@@ -77,7 +77,7 @@ impl Write for Written {
 /// What is made of a run.
 enum Made {
     Stream(Box<RunStream>),
-    Cpython(CpythonRun),
+    Cpython(Box<CpythonRun>),
 }
 
 impl Made {
@@ -166,7 +166,7 @@ impl<'a> Runs<'a> {
             let options = options(self.args, &run_id)?;
             let mut made = match self.args.schema {
                 Schema::Own => Made::Stream(Box::new(RunStream::new(framing, options))),
-                Schema::Cpython => Made::Cpython(CpythonRun::new(options.run_id())),
+                Schema::Cpython => Made::Cpython(Box::new(CpythonRun::new(options.run_id()))),
             };
             for lost in self.early.drain(..) {
                 let written = made.lost(&lost, &mut self.output);
