@@ -224,13 +224,13 @@ fn c01_there_is_no_date_unless_it_is_told() {
     let path = data("cases/v1_u64.bin");
     let clock = |options: &[&str]| {
         let metas = consumer::read(&stream_of(&path, options)).messages.into_iter();
-        let metas = metas.filter_map(|message| match message {
+        let mut metas = metas.filter_map(|message| match message {
             Message::Meta { clock, wall_usec, run_start_usec, start_usec, .. } => {
                 Some((clock, wall_usec, start_usec - run_start_usec))
             }
             _ => None,
         });
-        metas.last().expect("a meta")
+        metas.next_back().expect("a meta")
     };
     let (name, wall, since) = clock(&[]);
     assert_eq!((name.as_str(), wall), ("monotonic", None));

@@ -203,6 +203,29 @@ fn check_finds_what_is_wrong() {
     finds(&format!("{whole}{}\n", lines[3]), &["line 6: a message behind the end of its run"]);
 }
 
+/// What `from-bin` gets is named, or taken for what it is.
+#[test]
+fn from_bin_takes_cpythons_own_lines_as_well() {
+    for file in [
+        "cases/cpython_v0.jsonl",
+        "cases/cpython_v1.jsonl",
+        "cases/surrogate.jsonl",
+        "cases/progress_mixed.jsonl",
+    ] {
+        let upgraded = run(&["upgrade", data(file).to_str().expect("UTF-8")], b"");
+        let ran = run(&["from-bin", data(file).to_str().expect("UTF-8")], b"");
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(ran.stdout == upgraded.stdout, "{file}");
+        assert!(ran.stderr.contains("counts and no samples"), "{}", ran.stderr);
+    }
+    let ran = run(&["from-bin"], read("cases/no_end.jsonl").as_bytes());
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    let stream = common::stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let ran = run(&["from-bin"], &stream);
+    assert_eq!((ran.code, ran.stdout.len()), (1, 0));
+    assert!(ran.stderr.contains("JSON, not a profile"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_stream_of_ours_needs_no_upgrade() {
     let stream = common::stream_of(&data("cpython/tiny_script_none.bin"), &[]);

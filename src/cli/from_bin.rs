@@ -1,19 +1,16 @@
 //! `from-bin`: profiles into a stream.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Cursor;
 
 use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::follow;
 use crate::cli::messages::Messages;
 use crate::cli::runs::{Runs, is_made_up, options, several_runs};
+use crate::cli::sniff::{Sniffed, sniff};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
-use crate::protocol::LmcacheTrace;
 use crate::stream::{Input, ProfileSource, Target};
-
-/// Bytes in which the magic of a trace is looked for.
-const TRACE_START: u64 = 128;
 
 pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     let mut inputs: Vec<Input> = args.inputs.iter().map(|path| Input::of_argument(Some(path))).collect();
@@ -49,10 +46,18 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
 fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'_>) -> Result<()> {
     let name = input.name();
     let named = |error: Error| error.within(&name);
-    let mut source = input.source().map_err(named)?;
-    if is_trace(&mut source).map_err(named)? {
-        return runs.trace(&name, LmcacheTrace::open(source).map_err(named)?);
-    }
+    let mut source = match sniff(input).map_err(named)? {
+        Sniffed::Profile(source) => source,
+        Sniffed::Trace(trace) => return runs.trace(&name, *trace),
+        Sniffed::Stream { is_cpython: true, reader, .. } => return runs.cpython(&name, reader),
+        // Named for what it looks like.
+        Sniffed::Stream { packing: None, reader, .. } => ProfileSource::of_pipe(reader),
+        Sniffed::Stream { packing: Some(packing), .. } => {
+            let error = Error::stream(format!("a stream packed with {packing}, not a profile"));
+            return Err(named(error.hint("a stream is read by to-bin, inspect, check and diff")));
+        }
+        Sniffed::Packed(start) => ProfileSource::of_pipe(Cursor::new(start)),
+    };
     let mut sequence = Sequence::open(&mut source).map_err(named)?;
     let joined = sequence.files_left();
     if joined > 1 {
@@ -67,12 +72,4 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         source.forget(sequence.position()).map_err(|error| named(error.into()))?;
     }
     runs.end_input(&name)
-}
-
-/// Whether this is a trace of LMCache, by its first bytes.
-fn is_trace(source: &mut ProfileSource) -> Result<bool> {
-    let mut start = Vec::new();
-    source.take(TRACE_START).read_to_end(&mut start)?;
-    source.seek(SeekFrom::Start(0))?;
-    Ok(LmcacheTrace::<ProfileSource>::is_begun_by(&start))
 }

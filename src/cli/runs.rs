@@ -1,7 +1,7 @@
 //! The runs of a stream in the making: which part belongs to which run, and what people are told.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, BufRead, Read, Seek, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,11 +9,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::cli::Status;
 use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::messages::Messages;
-use crate::convert::{CpythonRun, RunStream, StreamOptions};
+use crate::convert::{CpythonRun, RunStream, StreamOptions, Upgrade};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Framing, Lost, Part, Profile};
 use crate::protocol::{LmcacheTrace, ToMsgpack};
-use crate::stream::{Output, Target};
+use crate::stream::{Lines, Output, Target};
 
 /// Oddities that are told of each run; more are left out.
 const TOLD: usize = 20;
@@ -256,6 +256,35 @@ impl<'a> Runs<'a> {
             Some(lost) => Err(lost.error.within(name)),
             None => Ok(()),
         }
+    }
+
+    /// Takes CPython's own JSON Lines, whose runs hold counts.
+    pub fn cpython(&mut self, name: &str, reader: impl BufRead) -> Result<()> {
+        let mut upgrade = Upgrade::default().max_line(self.args.max_line);
+        let mut lines = Lines::new(reader);
+        let broken = loop {
+            match lines.next_message() {
+                Ok(Some(line)) => {
+                    upgrade.line(line.number, line.bytes).map_err(|error| error.within(name))?;
+                }
+                Ok(None) => break None,
+                // What came before it is whole.
+                Err(error) => break Some(error),
+            }
+        };
+        let mut text = Vec::new();
+        let losses = upgrade.finish(&mut text).map_err(|error| error.within(name))?;
+        for loss in broken.into_iter().chain(losses) {
+            self.fault(name, loss)?;
+        }
+        for oddity in lines.tolerated().notes() {
+            self.messages.warning(name, &oddity);
+        }
+        self.messages.warning(name, "CPython's own JSON Lines, which hold counts and no samples");
+        let written = self.output.write_all(&text).and_then(|()| self.output.flush()).map_err(Error::from);
+        self.at_output(name, written)?;
+        self.ended += 1;
+        Ok(())
     }
 
     /// Takes a trace of LMCache, which is a run.

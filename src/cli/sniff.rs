@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Read};
 
 use crate::error::{Error, Result};
-use crate::protocol::{FromMsgpack, LmcacheTrace, is_msgpack};
+use crate::protocol::{FromMsgpack, LmcacheTrace, Message, RawColumns, decode, is_msgpack};
 use crate::stream::{Input, ProfileSource, unpacked};
 
 /// Bytes that decide: room for what a program says before its first line.
@@ -13,7 +13,12 @@ const PEEK: u64 = 8 * 1024;
 /// An input, opened.
 pub(super) enum Sniffed {
     /// Lines of JSON objects, maybe behind lines that a program said.
-    Stream { packing: Option<&'static str>, reader: Box<dyn BufRead> },
+    Stream {
+        packing: Option<&'static str>,
+        /// Whether they are CPython's own.
+        is_cpython: bool,
+        reader: Box<dyn BufRead>,
+    },
     /// A profile, or something that is none.
     Profile(ProfileSource),
     /// A trace of LMCache.
@@ -32,10 +37,11 @@ pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
     let start = peek(&mut reader)?;
     let whole: Box<dyn BufRead> = Box::new(Cursor::new(start.clone()).chain(reader));
     if is_stream(&start) {
-        return Ok(Sniffed::Stream { packing: None, reader: whole });
+        return Ok(Sniffed::Stream { packing: None, is_cpython: is_cpython(&start), reader: whole });
     }
     if is_msgpack(&start) {
-        return Ok(Sniffed::Stream { packing: Some("MessagePack"), reader: lines_of(whole) });
+        let reader = lines_of(whole);
+        return Ok(Sniffed::Stream { packing: Some("MessagePack"), is_cpython: false, reader });
     }
     if LmcacheTrace::<Box<dyn BufRead>>::is_begun_by(&start) {
         return Ok(Sniffed::Trace(Box::new(LmcacheTrace::open(whole)?)));
@@ -50,8 +56,9 @@ pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
         Error::stream(format!("packed with {packing}, but it cannot be unpacked: {}", error.detail()))
     })?;
     if is_stream(&unpacked_start) {
+        let is_cpython = is_cpython(&unpacked_start);
         let reader = Box::new(Cursor::new(unpacked_start).chain(reader));
-        return Ok(Sniffed::Stream { packing: Some(packing), reader });
+        return Ok(Sniffed::Stream { packing: Some(packing), is_cpython, reader });
     }
     Ok(Sniffed::Packed(start))
 }
@@ -93,6 +100,14 @@ fn is_stream(start: &[u8]) -> bool {
                 .any(|line| line.starts_with(b"{\"type\":"))
         }
     }
+}
+
+/// Whether the first message of a stream that begins so is one of CPython's own.
+fn is_cpython(start: &[u8]) -> bool {
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    let first = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).find(|line| line.starts_with(b"{"));
+    let decoded = first.and_then(|line| decode(&mut line.to_vec(), &mut RawColumns::default()).ok());
+    decoded.is_some_and(|decoded| matches!(decoded.message, Message::CPython(_)))
 }
 
 /// The input as bytes that can be read anywhere; `whole` is the same, opened already.

@@ -55,7 +55,7 @@ fn look(start: &[u8]) -> Error {
     } else if text && is(b"tid:") {
         Error::profile("collapsed stacks, not a profile").hint("record with --binary instead of --collapsed")
     } else if text && matches!(start.trim_ascii_start().first(), Some(b'{' | b'[')) {
-        Error::profile("JSON, not a profile").hint("a stream is read by to-bin, inspect and check")
+        Error::profile("JSON, not a profile").hint("a stream is read by to-bin, inspect, check and diff")
     } else if is(&[0xef, 0xbb, 0xbf]) && ByteOrder::of_magic(&start[3..]).is_some() {
         Error::profile("a profile behind a byte order mark: something took it for text")
     } else if text {

@@ -101,7 +101,7 @@ pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     let name = input.name();
     let job = Job { name: &name, json: args.json, verify: args.verify, messages };
     match sniff(&input).map_err(|error| error.within(&name))? {
-        Sniffed::Stream { packing, reader } => stream::run(&job, packing, reader),
+        Sniffed::Stream { packing, reader, .. } => stream::run(&job, packing, reader),
         Sniffed::Profile(source) => profile::run(&job, source),
         Sniffed::Trace(trace) => trace::run(&job, *trace),
         // Told for what it looks like.
