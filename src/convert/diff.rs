@@ -117,13 +117,7 @@ impl ProfileSide {
         let facts = &profile.contents().header.facts;
         self.side.get_or_insert_with(|| Side {
             mode: facts.mode.map(|mode| mode.name().to_string()),
-            capture: facts.capture.map(|capture| Capture {
-                all_threads: capture.all_threads,
-                native: capture.native,
-                gc: capture.gc,
-                opcodes: capture.opcodes,
-                blocking: capture.blocking,
-            }),
+            capture: facts.capture.map(Into::into),
             interval_us: Some(facts.interval_us),
             ..Side::default()
         });

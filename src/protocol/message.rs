@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model;
+
 /// The version of the schema, the `v` of every message.
 pub const VERSION: u64 = 2;
 
@@ -102,6 +104,20 @@ pub struct Capture {
     pub opcodes: bool,
     /// The target was stopped for each sample.
     pub blocking: bool,
+}
+
+impl From<model::Capture> for Capture {
+    fn from(capture: model::Capture) -> Self {
+        let model::Capture { all_threads, native, gc, opcodes, blocking } = capture;
+        Capture { all_threads, native, gc, opcodes, blocking }
+    }
+}
+
+impl From<Capture> for model::Capture {
+    fn from(capture: Capture) -> Self {
+        let Capture { all_threads, native, gc, opcodes, blocking } = capture;
+        model::Capture { all_threads, native, gc, opcodes, blocking }
+    }
 }
 
 /// How far an id reaches.
@@ -356,4 +372,18 @@ pub struct Stats {
     /// Percentage of planned instants that never came; may be negative.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed_samples: Option<f64>,
+}
+
+impl From<model::Statistics> for Stats {
+    fn from(statistics: model::Statistics) -> Self {
+        let model::Statistics { duration_sec, sample_rate, error_rate, missed_samples } = statistics;
+        Stats { duration_sec, sample_rate, error_rate, missed_samples }
+    }
+}
+
+impl From<Stats> for model::Statistics {
+    fn from(stats: Stats) -> Self {
+        let Stats { duration_sec, sample_rate, error_rate, missed_samples } = stats;
+        model::Statistics { duration_sec, sample_rate, error_rate, missed_samples }
+    }
 }

@@ -188,12 +188,7 @@ impl Report {
         }
         run.next_index = index.saturating_add(1);
         run.chunk_count += 1;
-        run.measured = statistics.filter(|_| chunk.is_some()).map(|statistics| Stats {
-            duration_sec: statistics.duration_sec,
-            sample_rate: statistics.sample_rate,
-            error_rate: statistics.error_rate,
-            missed_samples: statistics.missed_samples,
-        });
+        run.measured = statistics.filter(|_| chunk.is_some()).map(Into::into);
         self.samples += header.samples;
         if let Some((first, last)) = span_us {
             self.first_usec = Some(self.first_usec.map_or(first, |time| time.min(first)));
@@ -236,13 +231,7 @@ impl RunReport {
             start_usec: facts.start_us,
             sample_interval_usec: facts.interval_us,
             mode: facts.mode.map(|mode| mode.name()),
-            capture: facts.capture.map(|capture| Capture {
-                all_threads: capture.all_threads,
-                native: capture.native,
-                gc: capture.gc,
-                opcodes: capture.opcodes,
-                blocking: capture.blocking,
-            }),
+            capture: facts.capture.map(Into::into),
             labels: chunk.map(|chunk| chunk.labels.clone()).unwrap_or_default(),
             measured: None,
             next_index: 0,

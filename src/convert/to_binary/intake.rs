@@ -2,8 +2,8 @@
 
 use crate::convert::session::{Session, Step};
 use crate::error::{Error, Position, Result};
-use crate::model::{Capture, RunFacts, Statistics};
-use crate::protocol::message::{self, Meta, Stats};
+use crate::model::{RunFacts, Statistics};
+use crate::protocol::message::Meta;
 use crate::protocol::{Message, RawColumns, decode};
 
 /// Takes a stream's lines and keeps its rules.
@@ -141,7 +141,7 @@ impl Intake {
         if let Some((_, line)) = self.cpython {
             tolerated.push(format!("messages of CPython's own JSONL were passed over (line {line})"));
         }
-        let statistics = ended.stats.as_ref().map(statistics_of);
+        let statistics = ended.stats.map(Into::into);
         Ok(Ended { run, statistics, losses: ended.losses, tolerated })
     }
 
@@ -190,22 +190,7 @@ fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
         start_us: meta.run_start_usec.or(meta.start_usec).unwrap_or(0),
         interval_us: meta.sample_interval_usec.unwrap_or(0),
         mode: parse("mode", &meta.mode, number, session),
-        capture: meta.capture.map(|capture: message::Capture| Capture {
-            all_threads: capture.all_threads,
-            native: capture.native,
-            gc: capture.gc,
-            opcodes: capture.opcodes,
-            blocking: capture.blocking,
-        }),
+        capture: meta.capture.map(Into::into),
         python: parse("Python version", &meta.python, number, session),
-    }
-}
-
-fn statistics_of(stats: &Stats) -> Statistics {
-    Statistics {
-        duration_sec: stats.duration_sec,
-        sample_rate: stats.sample_rate,
-        error_rate: stats.error_rate,
-        missed_samples: stats.missed_samples,
     }
 }

@@ -9,7 +9,7 @@ use crate::convert::aggregate::{Aggregator, Table};
 use crate::error::{Error, Result};
 use crate::format::Framing;
 use crate::model::RunFacts;
-use crate::protocol::message::{self, Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
+use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
 use crate::protocol::{MessageType, split};
 
 impl RunStream {
@@ -114,13 +114,7 @@ impl RunStream {
             run_start_usec: Some(facts.start_us),
             sample_interval_usec: Some(facts.interval_us),
             mode: facts.mode.map(|mode| mode.name().to_string()),
-            capture: facts.capture.map(|capture| message::Capture {
-                all_threads: capture.all_threads,
-                native: capture.native,
-                gc: capture.gc,
-                opcodes: capture.opcodes,
-                blocking: capture.blocking,
-            }),
+            capture: facts.capture.map(Into::into),
             python: facts.python.map(|python| python.to_string()),
             id_scope: if self.framing == Framing::Files { IdScope::Run } else { IdScope::Batch },
             stream_types: self.options.types.items().map(<[String]>::to_vec),
@@ -161,12 +155,7 @@ impl RunStream {
             samples_empty: Some(self.samples - self.samples_total),
             duration_usec: Some(span.map_or(0, |(low, high)| high - low)),
             lost: (!self.lost.is_empty()).then(|| std::mem::take(&mut self.lost)),
-            stats: statistics.map(|s| message::Stats {
-                duration_sec: s.duration_sec,
-                sample_rate: s.sample_rate,
-                error_rate: s.error_rate,
-                missed_samples: s.missed_samples,
-            }),
+            stats: statistics.map(Into::into),
         };
         if self.has(MessageType::End) {
             self.encoder.message(&mut self.text, MessageType::End, &end);
