@@ -175,6 +175,21 @@ fn any_bytes_that_are_no_chunk_may_stand_between_two() {
     }
 }
 
+/// A writer that died in its first chunk, and one that went on behind it.
+#[test]
+fn what_is_before_the_first_whole_chunk_is_lost_and_told() {
+    let bytes = read("malformed/v2_good.bin");
+    let torn = read("legacy/v2_torn_first.bin");
+    for start in [torn.as_slice(), b"HCAT\x03\0\0\0 another version", b"no chunk at all", &[0; 64]] {
+        let ran = from_bin(&[start, &bytes].concat(), &["--stream-types", "raw,loss"]);
+        assert_eq!(ran.code, 3, "{}", ran.stderr);
+        let read = consumer::read(&ran.stdout);
+        assert_eq!(metas(&read).len(), 3);
+        assert_eq!(lost(&read), [("corrupt".to_string(), Some(start.len() as u64), None)]);
+        assert_eq!(run(&["check"], &ran.stdout).code, 0);
+    }
+}
+
 #[test]
 fn framed_profiles_are_batches_of_one_run() {
     let one = read("cpython/wall_all_100hz_none.bin");

@@ -161,7 +161,7 @@ fn quiet_keeps_errors_and_drops_warnings() {
 
 #[test]
 fn help_has_examples_and_version_and_completions_print() {
-    for command in ["from-bin", "to-bin", "inspect", "check"] {
+    for command in ["from-bin", "to-bin", "inspect", "check", "recover", "diff", "upgrade"] {
         let ran = run(&[command, "--help"], b"");
         assert_eq!(ran.code, 0);
         assert!(String::from_utf8_lossy(&ran.stdout).contains("Examples:"), "{command}");
@@ -171,4 +171,9 @@ fn help_has_examples_and_version_and_completions_print() {
         let ran = run(&["completions", shell], b"");
         assert!(ran.code == 0 && String::from_utf8_lossy(&ran.stdout).contains("from-bin"), "{shell}");
     }
+    let page = run(&["man"], b"");
+    assert!(page.code == 0 && page.stdout.starts_with(b".ie"));
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(run(&["man", folder.path().to_str().expect("UTF-8")], b"").code, 0);
+    assert!(folder.path().join("tachyon-jsonl-from-bin.1").exists());
 }

@@ -46,6 +46,11 @@ pub(crate) enum Command {
     Recover(Recover),
     /// Print the JSON Schema of the stream
     Schema,
+    /// Print the manual pages
+    Man {
+        /// Into this folder, a page a command; without it the first page goes to standard output
+        folder: Option<PathBuf>,
+    },
     /// Print a completion script
     Completions {
         /// For which shell

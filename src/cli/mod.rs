@@ -69,6 +69,15 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
         Command::Upgrade(args) => upgrade::run(args, messages),
         Command::Recover(args) => recover::run(args, messages),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
+        Command::Man { folder: None } => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Args::command()).render(&mut page)?;
+            print(&page)
+        }
+        Command::Man { folder: Some(folder) } => {
+            clap_mangen::generate_to(Args::command(), folder)?;
+            Ok(Status::Done)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Args::command(), "tachyon-jsonl", &mut script);

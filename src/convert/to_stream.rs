@@ -115,6 +115,8 @@ pub struct RunStream {
     heartbeats: Heartbeats,
     lost: BTreeMap<String, LossAmount>,
     complete: bool,
+    /// Told behind the first batch.
+    after_batch: Vec<(Option<ErrorMessage>, Option<Loss>)>,
     /// Told behind the last batch.
     at_end: Vec<(ErrorMessage, Option<Loss>)>,
     order: ChunkOrder,
@@ -195,6 +197,7 @@ impl RunStream {
             heartbeats: Heartbeats { due: None, period: 0, waiting: Vec::new() },
             lost: BTreeMap::new(),
             complete: true,
+            after_batch: Vec::new(),
             at_end: Vec::new(),
             order: ChunkOrder::default(),
             gaps: 0,

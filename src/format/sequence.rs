@@ -111,9 +111,12 @@ impl Sequence {
         let mut start = [0; 12];
         let got = read_up_to(source, 0, &mut start)?;
         let start = &start[..got];
-        let framing = match version_of(start) {
-            Some((_, version)) if version == Layout::Chunk.format_version() => Framing::Chunks,
+        let framing = match version_of(start).map(|(_, version)| version) {
+            Some(version) if version == Layout::Chunk.format_version() => Framing::Chunks,
+            Some(version) if version == Layout::Wide.format_version() => Framing::Files,
             None if start.len() == 12 && framed_version(&start[4..]) => Framing::Lengths,
+            // The first chunk may be damaged, or never have been committed.
+            _ if Self::of_chunks().search(source, None)?.is_some() => Framing::Chunks,
             _ => Framing::Files,
         };
         let files = if framing == Framing::Files {

@@ -149,6 +149,11 @@ impl RunStream {
     /// Ends the open batch and tells, behind it, of something that is missing.
     fn tell(&mut self, error: Option<ErrorMessage>, loss: Option<Loss>, sink: &mut impl Write) -> Result<()> {
         self.complete = false;
+        if self.batch.index == 0 && self.batch.is_empty() {
+            // A run begins with a batch.
+            self.after_batch.push((error, loss));
+            return Ok(());
+        }
         if !self.batch.is_empty() {
             self.write_batch(None, sink)?;
         }

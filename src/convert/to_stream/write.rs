@@ -71,6 +71,13 @@ impl RunStream {
         sink.write_all(text)?;
         self.batch.raw = batch.raw;
         self.batch.raw.clear();
+        if !self.after_batch.is_empty() {
+            self.text.clear();
+            for (error, loss) in std::mem::take(&mut self.after_batch) {
+                self.error_and_loss(error.as_ref(), loss.as_ref());
+            }
+            sink.write_all(&self.text)?;
+        }
         Ok(())
     }
 
