@@ -78,6 +78,31 @@ fn a_file_and_a_pipe_give_the_same_stream() {
     }
 }
 
+/// A chunk that comes through a pipe is not kept back until more comes.
+#[test]
+fn a_pipe_gives_each_chunk_as_it_comes() {
+    use std::io::{BufRead, BufReader, Write};
+    let bytes = read("malformed/v2_good.bin");
+    let mut child = std::process::Command::new(common::PROGRAM)
+        .args(["from-bin", "--stream-types", "raw"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    for (at, size) in chunks(&bytes) {
+        input.write_all(&bytes[at..at + size]).expect("it reads");
+        input.flush().expect("it reads");
+        let mut types = (0..4).map(|_| lines.next().expect("a line").expect("UTF-8"));
+        assert!(types.next().expect("a meta").starts_with("{\"type\":\"meta\""));
+        assert!(types.last().expect("a raw").starts_with("{\"type\":\"raw\""));
+    }
+    drop(input);
+    assert!(lines.next().expect("a line").expect("UTF-8").starts_with("{\"type\":\"end\""));
+    assert!(child.wait().expect("it ends").success());
+}
+
 #[test]
 fn every_stream_of_chunks_is_well_formed() {
     for path in [profiles("legacy", &["v2_"]), profiles("malformed", &["v2_"])].concat() {

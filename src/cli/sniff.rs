@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Read};
 
 use crate::error::{Error, Result};
+use crate::format::{HEADER_LEN, is_profile};
 use crate::protocol::{FromMsgpack, LmcacheTrace, Message, RawColumns, decode, is_msgpack};
 use crate::stream::{Input, ProfileSource, unpacked};
 
@@ -78,13 +79,19 @@ fn lines_of(frames: Box<dyn BufRead>) -> Box<dyn BufRead> {
     Box::new(BufReader::new(FromMsgpack::new(frames)))
 }
 
-/// Takes up to [`PEEK`] bytes. An error behind the first byte is left to who reads on.
+/// Takes up to [`PEEK`] bytes, of a profile just enough to know it: what is behind them may be long in coming.
+/// An error behind the first byte is left to who reads on.
 fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
     let mut start = Vec::new();
-    match reader.take(PEEK).read_to_end(&mut start) {
-        Err(error) if start.is_empty() => Err(error.into()),
-        _ => Ok(start),
+    for upto in [HEADER_LEN, PEEK] {
+        match reader.take(upto - start.len() as u64).read_to_end(&mut start) {
+            Err(error) if start.is_empty() => return Err(error.into()),
+            Err(_) => return Ok(start),
+            Ok(_) if is_profile(&start) => return Ok(start),
+            Ok(_) => {}
+        }
     }
+    Ok(start)
 }
 
 /// Whether a file that begins so holds lines of JSON objects, maybe behind lines that a program said.

@@ -3,6 +3,12 @@
 use crate::error::Error;
 use crate::format::header::ByteOrder;
 
+/// Whether a file that begins so is a profile: a file, a chunk, or one behind its length.
+pub fn is_profile(start: &[u8]) -> bool {
+    ByteOrder::of_magic(start).is_some()
+        || start.get(4..).is_some_and(|rest| ByteOrder::of_magic(rest).is_some())
+}
+
 /// What the first bytes of a file of `size` bytes say that it is instead of a profile; `None` where
 /// they are a profile's.
 pub(crate) fn fault(start: &[u8], size: u64) -> Option<Error> {

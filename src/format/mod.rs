@@ -24,6 +24,7 @@ mod writer;
 
 pub use extension::{ChunkInfo, ChunkOrder};
 pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
+pub use identify::is_profile;
 pub use reader::{Contents, Fault, FaultCode, Outline, Profile};
 pub use recover::{Recovered, recover};
 pub use replay::Replay;
