@@ -142,19 +142,36 @@ impl Aggregator {
         let mut lane = std::mem::take(&mut self.lanes[index]);
         let mut times = slice.times();
         for run in slice.runs() {
-            self.pop(&mut lane, run.keep);
-            for &frame in run.pushed.iter().rev() {
-                let group = self.group[frame as usize];
-                let outermost = group != HIDDEN && !lane.groups.contains(&group);
-                lane.slots.push(Slot { came: lane.seen, outermost });
-                lane.groups.push(group);
-            }
+            self.change(&mut lane, run.keep, run.pushed);
             let (these, rest) = times.split_at(run.samples);
             times = rest;
             let here = if slice.is_rising() { run.samples } else { self.set_apart(&lane, these) };
             self.add(&mut lane, here as u64);
         }
         self.lanes[index] = lane;
+    }
+
+    /// Counts samples of a lane in one table, whatever their times: its stack keeps `keep` frames, and
+    /// `pushed`, innermost first, come on top.
+    pub fn count_run(&mut self, index: usize, keep: usize, pushed: &[u32], samples: u64) {
+        if index >= self.lanes.len() {
+            self.lanes.resize_with(index + 1, LaneStack::default);
+        }
+        let mut lane = std::mem::take(&mut self.lanes[index]);
+        self.change(&mut lane, keep, pushed);
+        self.add(&mut lane, samples);
+        self.lanes[index] = lane;
+    }
+
+    #[inline]
+    fn change(&mut self, lane: &mut LaneStack, keep: usize, pushed: &[u32]) {
+        self.pop(lane, keep);
+        for &frame in pushed.iter().rev() {
+            let group = self.group[frame as usize];
+            let outermost = group != HIDDEN && !lane.groups.contains(&group);
+            lane.slots.push(Slot { came: lane.seen, outermost });
+            lane.groups.push(group);
+        }
     }
 
     fn pop(&mut self, lane: &mut LaneStack, keep: usize) {

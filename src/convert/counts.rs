@@ -8,10 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::convert::aggregate::Aggregator;
 use crate::error::Result;
 use crate::format::Profile;
-use crate::model::{Cut, Frame, Tables};
-
-/// Samples of one step.
-const STEP: usize = 64 * 1024;
+use crate::model::{Frame, Tables};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,17 +89,8 @@ impl FrameCounts {
         let first_used = profile.contents().scan.first_used.clone();
         let counted: Vec<Option<u32>> =
             first_used.iter().map(|frame| aggregator.counted_as(*frame)).collect();
-        let (mut replay, _) = profile.replay()?;
-        loop {
-            replay.load(STEP)?;
-            let complete = replay.complete_before();
-            let lanes = replay.lanes();
-            if lanes.cut(STEP, complete, Cut::Up) == 0 {
-                break;
-            }
-            lanes.slices().for_each(|slice| aggregator.count(&slice));
-            lanes.advance(|_, _| {});
-        }
+        profile
+            .stacks(|thread, keep, pushed, samples| aggregator.count_run(thread, keep, pushed, samples))?;
         let table = aggregator.finish();
         self.samples_total += table.total;
         self.samples_empty += table.empty;

@@ -10,9 +10,9 @@ use crate::format::extension::{self, ChunkInfo};
 use crate::format::header::{
     ByteOrder, CHECKSUM_AT, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
 };
-use crate::format::record::{Place, RecordReader};
+use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
-use crate::format::scan::{Late, Region, Scan};
+use crate::format::scan::{Late, Region, Scan, ThreadIndex};
 use crate::format::{identify, stats, tables};
 use crate::limits::{TABLE_BYTES, ZSTD_WINDOW_LOG};
 use crate::model::{Statistics, Tables};
@@ -240,6 +240,48 @@ impl<R: Read + Seek> Profile<R> {
             &mut self.late,
         );
         Ok((replay, &self.contents))
+    }
+
+    /// The stacks in the order of the records, for counts to which times mean nothing. `each` is told a
+    /// thread's number, in order of appearance, how many of its outermost frames stay, the frames that
+    /// come on top, innermost first, and how many samples have the result.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn stacks(&mut self, mut each: impl FnMut(usize, usize, &[u32], u64)) -> Result<()> {
+        let end = self.contents.scan.sound_end;
+        let mut reader = self.records()?;
+        let mut index = ThreadIndex::default();
+        let mut stacks: Vec<Vec<u32>> = Vec::new();
+        while reader.position() < end {
+            let Some(record) = reader.next()? else { break };
+            let thread = index.get_or_insert(record.thread);
+            if thread == stacks.len() {
+                stacks.push(Vec::new());
+            }
+            let stack = &mut stacks[thread];
+            let depth = stack.len() as u32;
+            match record.body {
+                Body::Repeat { count } => {
+                    reader.entries(count, |_, _| {})?;
+                    each(thread, stack.len(), &[], u64::from(count));
+                }
+                Body::Change { change, .. } => {
+                    if let Some(innermost) = change.keeps_innermost(depth) {
+                        stack.drain(..stack.len() - innermost as usize);
+                        let pushed: Vec<u32> = stack.iter().rev().copied().collect();
+                        each(thread, 0, &pushed, 1);
+                        continue;
+                    }
+                    let resolved = change.resolve(depth).map_err(|fault| reader.fault(record.at, fault))?;
+                    stack.truncate(resolved.keep as usize);
+                    stack.extend(reader.pushed.iter().rev());
+                    each(thread, resolved.keep as usize, &reader.pushed, 1);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A digest of all bytes of the profile.
