@@ -228,6 +228,10 @@ impl OpenFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
+        if !file.metadata()?.is_file() {
+            return Err(Error::usage("only a regular file can be followed")
+                .hint("a pipe is followed without --follow"));
+        }
         let start = start_of(&mut file)?;
         if file.metadata()?.len() < HEADER_LEN || start.iter().all(|byte| *byte == 0) {
             return Ok(None);

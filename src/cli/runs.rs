@@ -11,7 +11,8 @@ use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::messages::Messages;
 use crate::convert::{CpythonRun, RunStream, StreamOptions, Upgrade};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Framing, Lost, Part, Profile};
+use crate::format::{Contents, Framing, Lost, Part, Profile};
+use crate::model::RunFacts;
 use crate::protocol::{LmcacheTrace, ToMsgpack};
 use crate::stream::{Lines, Output, Target};
 
@@ -36,7 +37,43 @@ struct OpenRun {
     made: Made,
     /// The id that the run's chunks bear.
     chunk_id: Option<String>,
+    /// Facts of its first part.
+    facts: RunFacts,
+    /// The checksum of each numbered chunk.
+    seen: HashMap<u64, [u8; 16]>,
     warnings: usize,
+}
+
+/// Where a chunk belongs.
+#[derive(PartialEq, Eq)]
+enum PartOf {
+    TheRun,
+    AnotherRun,
+    /// It is there already.
+    Before,
+}
+
+impl OpenRun {
+    fn place_of(&self, contents: &Contents) -> PartOf {
+        let Some(chunk) = &contents.chunk else {
+            // Nothing but its facts says where it belongs.
+            let is_same = self.chunk_id.is_none() && is_same_recording(&self.facts, &contents.header.facts);
+            return if is_same { PartOf::TheRun } else { PartOf::AnotherRun };
+        };
+        if self.chunk_id.as_ref() != Some(&chunk.run_id) {
+            return PartOf::AnotherRun;
+        }
+        match self.seen.get(&chunk.index) {
+            None => PartOf::TheRun,
+            Some(checksum) if *checksum == contents.footer.checksum => PartOf::Before,
+            Some(_) => PartOf::AnotherRun,
+        }
+    }
+}
+
+/// Whether two parts were recorded alike. Each may have a start of its own.
+fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
+    RunFacts { start_us: 0, ..a.clone() } == RunFacts { start_us: 0, ..b.clone() }
 }
 
 /// The messages on their way to the target.
@@ -154,10 +191,22 @@ impl<'a> Runs<'a> {
         framing: Framing,
         mut profile: Profile<impl Read + Seek>,
     ) -> Result<()> {
-        let chunk_id = profile.contents().chunk.as_ref().map(|chunk| chunk.run_id.clone());
-        let goes_on = framing != Framing::Files
-            && self.open.as_ref().is_some_and(|open| chunk_id.is_none() || open.chunk_id == chunk_id);
-        if !goes_on {
+        let chunk = profile.contents().chunk.as_ref().map(|chunk| (chunk.run_id.clone(), chunk.index));
+        let checksum = profile.contents().footer.checksum;
+        let place = match (&self.open, framing) {
+            (None, _) | (_, Framing::Files) => PartOf::AnotherRun,
+            (Some(_), Framing::Lengths) => PartOf::TheRun,
+            (Some(open), Framing::Chunks) => open.place_of(profile.contents()),
+        };
+        if let (PartOf::Before, Some((_, index))) = (&place, &chunk) {
+            let what = format!("chunk {index} comes again and is passed over");
+            if self.args.strict {
+                return Err(Error::profile(what).within(name));
+            }
+            self.messages.warning(name, &what);
+            return Ok(());
+        }
+        if place == PartOf::AnotherRun {
             self.end_run(name)?;
             if self.ended > 0 && !is_made_up(&self.args.run_id) {
                 return Err(several_runs());
@@ -172,10 +221,21 @@ impl<'a> Runs<'a> {
                 let written = made.lost(&lost, &mut self.output);
                 written.map_err(|error| error.within(&self.target.name()))?;
             }
-            self.open = Some(OpenRun { made, chunk_id, warnings: 0 });
+            let facts = profile.contents().header.facts.clone();
+            let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
+            self.open = Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), warnings: 0 });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();
+        if let Some((_, index)) = chunk {
+            if open.seen.keys().max().is_some_and(|last| index < *last) {
+                self.messages.warning(name, &format!("chunk {index} comes behind later ones"));
+            }
+            open.seen.insert(index, checksum);
+        }
+        if !is_same_recording(&open.facts, &contents.header.facts) {
+            self.messages.warning(name, "a part was recorded with other settings than the run's first one");
+        }
         for warning in &contents.warnings {
             if self.args.strict {
                 return Err(Error::profile(warning).within(name));
@@ -292,6 +352,9 @@ impl<'a> Runs<'a> {
         if self.ended > 0 && !is_made_up(&self.args.run_id) {
             return Err(several_runs());
         }
+        if self.args.schema == Schema::Cpython {
+            return Err(Error::usage("CPython's JSON Lines have no place for calls").within(name));
+        }
         match self.args.run_id.as_str() {
             "auto" => {}
             "random" => trace = trace.run_id(&self.written_id(random_id()?)),
@@ -299,19 +362,23 @@ impl<'a> Runs<'a> {
         }
         let mut text = Vec::new();
         trace.begin(&mut text);
-        let fault = loop {
+        loop {
             let written = self.output.write_all(&text).map_err(Error::from);
             self.at_output(name, written)?;
             text.clear();
             match trace.next_call(&mut text) {
                 Ok(Some(_)) => {}
-                Ok(None) => break None,
+                Ok(None) => break,
                 Err(error) if error.kind() == ErrorKind::Io => return Err(error.within(name)),
-                Err(error) => break Some(error),
+                Err(error) => {
+                    trace.lost(&mut text, &error);
+                    let goes_on = trace.goes_on(&error);
+                    self.fault(name, error)?;
+                    if !goes_on {
+                        break;
+                    }
+                }
             }
-        };
-        if let Some(error) = &fault {
-            self.fault(name, error.again())?;
         }
         let (calls, unknown) = trace.counts();
         if unknown > 0 {
@@ -320,7 +387,7 @@ impl<'a> Runs<'a> {
         if calls == 0 {
             self.messages.warning(name, "the trace holds no calls");
         }
-        trace.end(&mut text, fault.as_ref());
+        trace.end(&mut text);
         let written = self.output.write_all(&text).and_then(|()| self.output.flush()).map_err(Error::from);
         self.at_output(name, written)?;
         self.ended += 1;

@@ -9,7 +9,9 @@ use crate::convert::tree::ROOT;
 use crate::error::{Error, Position, Result};
 use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, Capture};
-use crate::protocol::{CpythonFrame, CpythonMessage, Decoded, Message, RawColumns, decode, decode_cpython};
+use crate::protocol::{
+    CpythonFrame, CpythonMessage, CpythonRules, Decoded, Message, RawColumns, decode, decode_cpython,
+};
 
 /// Counts the samples of one run of a stream, ours or CPython's own.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ struct Totals {
 #[derive(Debug)]
 struct CpythonState {
     run_id: String,
-    has_end: bool,
+    rules: CpythonRules,
 }
 
 /// What a run counts.
@@ -205,11 +207,17 @@ impl StreamCounts {
                 return Ok(());
             }
         };
-        let state = self.cpython.get_or_insert_with(|| CpythonState { run_id: id.clone(), has_end: false });
-        if state.run_id != *id || state.has_end {
+        let state = self
+            .cpython
+            .get_or_insert_with(|| CpythonState { run_id: id.clone(), rules: CpythonRules::default() });
+        if state.run_id != *id || state.rules.has_end() {
             let fault = Error::stream("the file holds several runs").at(Position::Line(number));
             return Err(fault.hint("choose one with --run-id"));
         }
+        let session = &mut self.session;
+        state
+            .rules
+            .message(&message, &mut |what| session.lose(Error::stream(what).at(Position::Line(number))));
         match message {
             CpythonMessage::Meta { sample_interval_usec, mode } => {
                 let facts = StreamFacts { mode, capture: None, interval_us: sample_interval_usec };
@@ -217,7 +225,7 @@ impl StreamCounts {
             }
             CpythonMessage::Strings(strings) => self.strings.extend(strings),
             CpythonMessage::Frames(frames) => self.frames.extend(frames),
-            CpythonMessage::Agg { samples_total, entries } => {
+            CpythonMessage::Agg { samples_total, entries, .. } => {
                 self.tables = Totals { any: true, total: samples_total, empty: 0 };
                 self.strings.sort_by_key(|(id, _)| *id);
                 self.frames.sort_by_key(|frame| frame.frame_id);
@@ -229,7 +237,6 @@ impl StreamCounts {
                 }
             }
             CpythonMessage::End { samples_total } => {
-                state.has_end = true;
                 self.tables.any = true;
                 self.tables.total = samples_total.unwrap_or(self.tables.total);
             }
@@ -275,7 +282,7 @@ impl StreamCounts {
         let takes_tables = self.tables.any && (self.by == By::Frame || !self.samples.any);
         let is_cpython = self.cpython.is_some();
         let losses = match &self.cpython {
-            Some(state) if !state.has_end => {
+            Some(state) if !state.rules.has_end() => {
                 let mut losses = self.session.finish(0, 0).losses;
                 losses.retain(|loss| loss.position().is_some());
                 losses.push(Error::stream("the run has no end message: it was cut off"));

@@ -8,9 +8,12 @@ use crate::limits;
 use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta};
 use crate::protocol::{
-    CpythonFrame, CpythonMessage, Encoder, Message, MessageType, RawColumns, decode, decode_cpython,
-    is_run_id, split,
+    CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, decode,
+    decode_cpython, is_run_id, split,
 };
+
+/// Faults of a run that are told; more are left out.
+const TOLD: usize = 20;
 
 /// Gathers the runs of a file of CPython's JSON Lines (`v` 0 of 3.15, `v` 1 of the proposal), which hold
 /// counts and no times.
@@ -48,7 +51,8 @@ struct Run {
     counts: BTreeMap<u32, (u64, u64)>,
     samples_total: u64,
     has_end: bool,
-    /// What is wrong with it.
+    rules: CpythonRules,
+    /// What is wrong with it, the first of it.
     faults: Vec<String>,
 }
 
@@ -98,7 +102,11 @@ impl Upgrade {
         let message = match decode_cpython(&kind, line) {
             Ok(message) => message,
             Err(fault) => {
-                self.losses.push(at(fault));
+                let fault = at(fault);
+                match self.by_id.get(&id) {
+                    Some(run) => self.runs[*run].fault(fault.to_string()),
+                    None => self.losses.push(fault),
+                }
                 return Ok(());
             }
         };
@@ -114,9 +122,7 @@ impl Upgrade {
                 self.runs.len() - 1
             }
         };
-        if let Some(loss) = self.runs[index].message(message) {
-            self.losses.push(at(Error::stream(loss)));
-        }
+        self.runs[index].message(number, message);
         Ok(())
     }
 
@@ -145,10 +151,22 @@ impl Upgrade {
 }
 
 impl Run {
-    /// Takes a message; tells what is wrong with it.
-    fn message(&mut self, message: CpythonMessage) -> Option<String> {
+    fn fault(&mut self, fault: String) {
+        if self.faults.len() < TOLD {
+            self.faults.push(fault);
+        }
+    }
+
+    /// Takes the message of this line, and notes what is wrong with it.
+    fn message(&mut self, number: u64, message: CpythonMessage) {
+        let Run { rules, faults, .. } = self;
+        rules.message(&message, &mut |what| {
+            if faults.len() < TOLD {
+                faults.push(format!("{what} (line {number})"));
+            }
+        });
         if self.has_end {
-            return Some("a message behind the end of its run".to_string());
+            return;
         }
         match message {
             CpythonMessage::Meta { sample_interval_usec, mode } => {
@@ -159,7 +177,7 @@ impl Run {
             CpythonMessage::Frames(frames) => {
                 self.frames.extend(frames.into_iter().map(|frame| (frame.frame_id, frame)));
             }
-            CpythonMessage::Agg { samples_total, entries } => {
+            CpythonMessage::Agg { samples_total, entries, .. } => {
                 self.samples_total = samples_total;
                 for entry in entries {
                     let counts = self.counts.entry(entry.frame_id).or_default();
@@ -173,7 +191,6 @@ impl Run {
             }
             _ => {}
         }
-        None
     }
 
     /// The run as lines.
@@ -220,7 +237,7 @@ impl Run {
         frame_defs.iter().for_each(|body| encoder.message(&mut out, MessageType::FrameDef, body));
         aggs.iter().for_each(|body| encoder.message(&mut out, MessageType::Agg, body));
         for detail in faults {
-            let code = "truncated".to_string();
+            let code = if self.has_end { "count_mismatch" } else { "truncated" }.to_string();
             let body = ErrorMessage { code, detail: detail.clone(), offset: None, fatal: true };
             encoder.message(&mut out, MessageType::Error, &body);
         }

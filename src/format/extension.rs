@@ -51,7 +51,7 @@ impl ChunkOrder {
     /// over.
     pub fn is_gap_before(&mut self, index: u64) -> bool {
         let expected = self.last.map_or(0, |last| last.saturating_add(1));
-        self.last = Some(index);
+        self.last = self.last.max(Some(index));
         index > expected.saturating_add(std::mem::take(&mut self.lost))
     }
 }

@@ -364,16 +364,24 @@ fn write(
         }
     }
     let profile = writer.finish(walk.threads, statistics.as_ref())?;
-    let losses = losses(head, &walk, lost_frames, at.is_some());
+    let losses = losses(head, &walk, lost_frames, at.is_some(), statistics.is_some());
     Ok(Salvaged { profile, samples: walk.samples, losses })
 }
 
-fn losses(head: &Head, walk: &Walk, lost_frames: u32, has_tables: bool) -> Vec<Error> {
+fn losses(head: &Head, walk: &Walk, lost_frames: u32, has_tables: bool, has_statistics: bool) -> Vec<Error> {
     let mut losses = Vec::new();
     if !head.knows_facts {
         losses.push(Error::profile(
             "the header was never written: start time, interval, mode and capture settings are lost; times count from the start of the recording",
         ));
+    }
+    if head.header.is_none() && head.knows_facts {
+        losses.push(Error::profile(
+            "the header is damaged: start time, interval and Python version are taken as they stand, mode and capture settings may be lost",
+        ));
+    }
+    if has_tables && !has_statistics {
+        losses.push(Error::profile("what the profiler measured, if it was there, is lost"));
     }
     if lost_frames > 0 {
         let why = if has_tables { "are lost" } else { "were never written" };

@@ -9,7 +9,6 @@
 //! a run up to a bound, and nothing for each sample or line.
 
 mod batch;
-mod cpython;
 mod define;
 mod keys;
 mod raw;
@@ -20,10 +19,9 @@ mod tables;
 use std::collections::HashMap;
 
 use crate::limits::{LINE_MAX, LINE_READ};
-use crate::protocol::check::cpython::CpythonRun;
 use crate::protocol::check::run::Run;
 use crate::protocol::check::shape::Shape;
-use crate::protocol::cpython::{CpythonMessage, decode_cpython};
+use crate::protocol::cpython::{CpythonMessage, CpythonRules, decode_cpython};
 use crate::protocol::decode::{Decoded, Message, RawColumns, decode};
 use crate::protocol::encode::is_run_id;
 use crate::protocol::message::VERSION;
@@ -61,7 +59,7 @@ pub struct Checker {
     messages: u64,
     last_line: u64,
     /// CPython's own runs by id.
-    cpython: HashMap<String, CpythonRun>,
+    cpython: HashMap<String, CpythonRules>,
     /// Lines that may have been messages of any run: they explain as many missing numbers.
     unread: u64,
 }
@@ -144,7 +142,9 @@ impl Checker {
             _ => Ok((decoded.envelope.run_id, CpythonMessage::Other)),
         });
         match understood {
-            Ok((run_id, message)) => self.cpython.entry(run_id).or_default().message(message, report),
+            Ok((run_id, message)) => {
+                self.cpython.entry(run_id).or_default().message(&message, &mut |what| report.say(what));
+            }
             Err(fault) => report.say(fault.detail()),
         }
     }
@@ -206,10 +206,10 @@ impl Checker {
             Report { line: 1, findings }.say("the stream is empty");
             return;
         }
-        let cut_off = self.cpython.iter().filter_map(|(id, run)| Some((run.cut_off()?, id)));
+        let cut_off = self.cpython.iter().filter(|(_, run)| !run.has_end()).map(|(id, _)| id);
         let mut cut_off: Vec<_> = cut_off.collect();
         cut_off.sort_unstable();
-        for (_, id) in cut_off {
+        for id in cut_off {
             Report { line: self.last_line, findings }.say(format!("the run '{id}' has no end"));
         }
         let mut open: Vec<Box<Run>> = self.runs.into_values().flatten().collect();

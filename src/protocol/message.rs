@@ -252,7 +252,8 @@ pub struct LossAmount {
 }
 
 impl LossAmount {
-    /// Adds what another message of the same reason says; counts stop at their greatest value.
+    /// Adds what another message of the same reason says; counts stop at their greatest value, and of
+    /// percentages, which are of different wholes, the largest stays.
     pub fn add(&mut self, other: &LossAmount) {
         fn sum<T: Copy>(a: &mut Option<T>, b: Option<T>, add: impl Fn(T, T) -> T) {
             *a = match (*a, b) {
@@ -263,7 +264,7 @@ impl LossAmount {
         sum(&mut self.lost_samples, other.lost_samples, u64::saturating_add);
         sum(&mut self.lost_messages, other.lost_messages, u64::saturating_add);
         sum(&mut self.lost_bytes, other.lost_bytes, u64::saturating_add);
-        sum(&mut self.lost_percent, other.lost_percent, |a, b| a + b);
+        sum(&mut self.lost_percent, other.lost_percent, f64::max);
         sum(&mut self.samples, other.samples, u64::saturating_add);
     }
 }

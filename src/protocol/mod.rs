@@ -16,6 +16,7 @@ mod select;
 pub(crate) mod split;
 
 pub use check::{Checker, Finding};
+pub(crate) use cpython::CpythonRules;
 pub use cpython::{
     CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonString, decode_cpython,
 };

@@ -30,19 +30,24 @@ struct Report {
 pub(super) fn run(job: &Job<'_>, mut trace: LmcacheTrace<impl Read>) -> Result<Status> {
     let mut calls_by_name: BTreeMap<String, u64> = BTreeMap::new();
     let mut text_of_call = Vec::new();
-    let fault: Option<Error> = loop {
+    let mut faults: Vec<Error> = Vec::new();
+    loop {
         text_of_call.clear();
         match trace.next_call(&mut text_of_call) {
             Ok(Some(name)) => *calls_by_name.entry(name).or_default() += 1,
-            Ok(None) => break None,
+            Ok(None) => break,
             Err(error) if error.kind() == ErrorKind::Io => return Err(error.within(job.name)),
-            Err(error) => break Some(error),
+            Err(error) => {
+                let goes_on = trace.goes_on(&error);
+                faults.push(error);
+                if !goes_on {
+                    break;
+                }
+            }
         }
-    };
-    let (calls, unknown_frames) = trace.counts();
-    if let Some(fault) = &fault {
-        job.messages.fault(job.name, fault);
     }
+    let (calls, unknown_frames) = trace.counts();
+    faults.iter().for_each(|fault| job.messages.fault(job.name, fault));
     let span = trace.span_us();
     let report = Report {
         kind: "LMCache trace",
@@ -53,10 +58,10 @@ pub(super) fn run(job: &Job<'_>, mut trace: LmcacheTrace<impl Read>) -> Result<S
         last_usec: span.map(|span| span.1),
         calls_by_name,
         unknown_frames,
-        faults: fault.iter().map(|fault| FaultReport::new(None, fault)).collect(),
+        faults: faults.iter().map(|fault| FaultReport::new(None, fault)).collect(),
     };
     job.write(&report, |report| text(job.name, report))?;
-    Ok(if fault.is_none() { Status::Done } else { Status::Partial })
+    Ok(if faults.is_empty() { Status::Done } else { Status::Partial })
 }
 
 fn text(name: &str, report: &Report) -> String {

@@ -105,6 +105,12 @@ pub(super) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Rep
 
 impl Threads {
     /// Samples are missing: the order of those that follow cannot be known.
+    /// A part of the run begins: its times have to do with those before it as little as its ids.
+    pub fn open_part(&mut self) {
+        self.last = None;
+        self.known.values_mut().for_each(|thread| thread.place = Place::default());
+    }
+
     pub fn lose_order(&mut self) {
         self.unknown_order = true;
     }

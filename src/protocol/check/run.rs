@@ -28,6 +28,7 @@ pub(super) struct Run {
     doubtful: bool,
     /// What the first meta says, and its parsed types, unless they hold names of another version.
     first: Option<Box<Meta>>,
+    is_trace: bool,
     /// Whether it says when and how much was sampled.
     has_times: bool,
     types: Option<StreamTypes>,
@@ -65,6 +66,7 @@ impl Run {
             gaps: Vec::new(),
             doubtful: false,
             first: None,
+            is_trace: false,
             has_times: true,
             types: None,
             metas: 0,
@@ -182,7 +184,12 @@ impl Run {
             self.told.push(kind);
             report.say(format!("a message of the type {}, which stream_types leaves out", kind.name()));
         }
-        if self.first.is_none() && !self.doubtful {
+        if self.first.is_none() && !self.doubtful && !self.is_trace {
+            if matches!(message, Message::Unknown(kind) if kind == "trace") {
+                // What stands in for the meta of a run of calls.
+                self.is_trace = true;
+                return;
+            }
             self.doubt();
             report.say(format!("the run '{}' does not begin with a meta message", self.run_id));
         }
@@ -254,7 +261,11 @@ impl Run {
             Some(first) => tell_changes(first, meta, report),
             None => self.first_meta(meta, report),
         }
-        self.definitions.open_batch(meta.id_scope == IdScope::Batch);
+        let is_part = meta.id_scope == IdScope::Batch;
+        self.definitions.open_batch(is_part);
+        if is_part {
+            self.threads.open_part();
+        }
     }
 
     fn first_meta(&mut self, meta: &Meta, report: &mut Report<'_>) {

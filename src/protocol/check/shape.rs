@@ -40,8 +40,9 @@ pub(super) fn scan(line: &[u8]) -> Result<Shape, Broken> {
         column: fault.valid_up_to() + 1,
         breaks_off: fault.error_len().is_none(),
     })?;
-    let mut scan = Scan { text, pos: 0, blank: None, shape: Shape::default() };
+    let mut scan = Scan { text, pos: 0, blank: None, is_known: true, shape: Shape::default() };
     let message = scan.peek_type();
+    scan.is_known = message.is_some();
     let members = Members { keys: of_message(message), others: Inside::Any, ids: false };
     if scan.token() != Some(b'{') {
         return Err(scan.broken("no object"));
@@ -61,6 +62,8 @@ struct Scan<'a> {
     pos: usize,
     /// The first blank.
     blank: Option<usize>,
+    /// Whether the message's type is known: others may hold any values.
+    is_known: bool,
     shape: Shape,
 }
 
@@ -87,7 +90,8 @@ enum Value<'a> {
 impl<'a> Scan<'a> {
     /// The type, where it is the first key.
     fn peek_type(&self) -> Option<MessageType> {
-        let mut ahead = Scan { text: self.text, pos: 0, blank: None, shape: Shape::default() };
+        let mut ahead =
+            Scan { text: self.text, pos: 0, blank: None, is_known: true, shape: Shape::default() };
         let mut take = |byte| {
             let there = ahead.token() == Some(byte);
             ahead.pos += usize::from(there);
@@ -213,6 +217,7 @@ impl<'a> Scan<'a> {
     /// Checks what holds for any value under a key.
     fn member(&mut self, at: usize, key: &str, known: bool, inside: Inside, value: &Value<'_>) {
         match (value, inside) {
+            _ if !self.is_known => {}
             (Value::Null, _) => self.fault(at, format_args!("key {key:?} is null instead of left out")),
             (Value::Array { nulls_alone: true, empty }, inside)
                 if matches!(inside, Inside::Nullable) || !known && !empty =>

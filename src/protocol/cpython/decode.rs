@@ -23,6 +23,10 @@ pub enum CpythonMessage {
     Frames(Vec<CpythonFrame>),
     /// A part of the final table.
     Agg {
+        /// What is counted: "frame".
+        kind: Option<String>,
+        /// "final".
+        scope: Option<String>,
         /// Samples that hold a frame, of the whole run.
         samples_total: u64,
         /// Rows.
@@ -63,6 +67,8 @@ struct Meta {
 
 #[derive(Deserialize)]
 struct Agg {
+    kind: Option<String>,
+    scope: Option<String>,
     samples_total: u64,
     entries: Vec<CpythonEntry>,
 }
@@ -90,8 +96,8 @@ pub fn decode_cpython(kind: &str, line: &[u8]) -> Result<CpythonMessage> {
         }
         "frame_table" | "frame_def" => CpythonMessage::Frames(parse::<Frames>(kind, line)?.frames),
         "agg" => {
-            let Agg { samples_total, entries } = parse(kind, line)?;
-            CpythonMessage::Agg { samples_total, entries }
+            let Agg { kind, scope, samples_total, entries } = parse(kind, line)?;
+            CpythonMessage::Agg { kind, scope, samples_total, entries }
         }
         "end" => CpythonMessage::End { samples_total: parse::<End>(kind, line)?.samples_total },
         _ => CpythonMessage::Other,

@@ -4,11 +4,13 @@
 
 mod decode;
 mod encode;
+mod rules;
 
 use serde::{Deserialize, Serialize};
 
 pub use decode::{CpythonMessage, decode_cpython};
 pub use encode::CpythonEncoder;
+pub(crate) use rules::CpythonRules;
 
 /// A string of CPython's table.
 #[derive(Clone, Debug, Serialize)]

@@ -115,6 +115,10 @@ fn rmp_map_len(rest: &mut &[u8]) -> Option<usize> {
             let (length, tail) = tail.split_at_checked(2)?;
             (usize::from(u16::from_be_bytes(length.try_into().ok()?)), tail)
         }
+        0xdf => {
+            let (length, tail) = tail.split_at_checked(4)?;
+            (u32::from_be_bytes(length.try_into().ok()?) as usize, tail)
+        }
         _ => return None,
     };
     *rest = tail;

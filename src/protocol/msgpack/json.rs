@@ -66,9 +66,10 @@ pub(super) fn map(
         if index > 0 {
             out.push(b',');
         }
-        let text = match key.as_str() {
-            Some(text) => text.to_string(),
-            None => {
+        let text = match key {
+            Value::String(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
+            Value::Binary(bytes) => STANDARD.encode(bytes),
+            key => {
                 let mut text = Vec::new();
                 write(&mut text, key);
                 String::from_utf8_lossy(&text).into_owned()

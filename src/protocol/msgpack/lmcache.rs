@@ -1,5 +1,6 @@
 //! The trace files of LMCache: calls with their times and arguments, as frames.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use rmpv::Value;
@@ -49,6 +50,7 @@ pub struct LmcacheTrace<R> {
     records: u64,
     unknown: u64,
     span_us: Option<(i64, i64)>,
+    lost: BTreeMap<String, LossAmount>,
 }
 
 #[derive(Serialize)]
@@ -92,7 +94,7 @@ impl<R: Read> LmcacheTrace<R> {
             None => return Err(at(Error::stream("an LMCache trace without a format_version"))),
         }
         let text = |key: &str| get(&map, key).and_then(Value::as_str).map(str::to_string);
-        let number = |key: &str| get(&map, key).and_then(Value::as_f64);
+        let number = |key: &str| get(&map, key).and_then(Value::as_f64).filter(|number| number.is_finite());
         let any = |key: &str| {
             let mut json = Vec::new();
             json::write(&mut json, get(&map, key)?);
@@ -110,7 +112,16 @@ impl<R: Read> LmcacheTrace<R> {
         let mut bytes = Vec::new();
         json::map(&mut bytes, &map, |out, _, value| json::write(out, value));
         let run_id = format!("{:032x}", xxh3_128(&bytes));
-        Ok(LmcacheTrace { frames, header, run_id, seq: 0, records: 0, unknown: 0, span_us: None })
+        Ok(LmcacheTrace {
+            frames,
+            header,
+            run_id,
+            seq: 0,
+            records: 0,
+            unknown: 0,
+            span_us: None,
+            lost: BTreeMap::new(),
+        })
     }
 
     /// What the header says.
@@ -159,58 +170,74 @@ impl<R: Read> LmcacheTrace<R> {
                 self.unknown += 1;
                 continue;
             }
-            let fault = |what: &str| Error::stream(format!("a record without {what}")).at(Position::Byte(at));
-            let time = |key: &str| get(&map, key).and_then(Value::as_f64);
-            let mono = time("t_mono").ok_or_else(|| fault("t_mono"))?;
-            let wall = time("t_wall");
-            let name = get(&map, "qualname").and_then(Value::as_str).ok_or_else(|| fault("qualname"))?;
-            let us = |seconds: f64| (seconds * 1e6).round() as i64;
-            let ts = us(mono);
-            let span = self.span_us.get_or_insert((ts, ts));
-            *span = (span.0.min(ts), span.1.max(ts));
+            let Some(name) = get(&map, "qualname").and_then(Value::as_str) else {
+                return Err(Error::stream("a record without qualname").at(Position::Byte(at)));
+            };
+            let ts = microseconds(get(&map, "t_mono"));
+            let wall = microseconds(get(&map, "t_wall"));
+            if let Some(ts) = ts {
+                let span = self.span_us.get_or_insert((ts, ts));
+                *span = (span.0.min(ts), span.1.max(ts));
+            }
             self.records += 1;
-            self.line(out, "call", |out| {
-                out.extend_from_slice(b"{\"ts_usec\":");
-                write_json(out, &ts);
-                if let Some(wall) = wall {
-                    out.extend_from_slice(b",\"wall_usec\":");
-                    write_json(out, &us(wall));
-                }
-                // What else the record holds, as it is.
-                for (key, value) in &map {
-                    let Some(key) = key.as_str().filter(|key| *key != "type") else { continue };
-                    out.push(b',');
-                    write_json(out, key);
-                    out.push(b':');
-                    json::write(out, value);
-                }
-                out.push(b'}');
-            });
-            return Ok(Some(name.to_string()));
+            let name = name.to_string();
+            let times = [("ts_usec", ts), ("wall_usec", wall)];
+            let times =
+                times.iter().filter_map(|(key, time)| Some((Value::from(*key), Value::from((*time)?))));
+            // What else the record holds, as it is.
+            let own =
+                map.into_iter().filter(|(key, _)| key.as_str() != Some("type")).map(|(key, value)| match key
+                    .as_str()
+                {
+                    Some(taken @ ("v" | "run_id" | "seq" | "ts_usec" | "wall_usec")) => {
+                        (Value::from(format!("record_{taken}")), value)
+                    }
+                    _ => (key, value),
+                });
+            let body: Vec<(Value, Value)> = times.chain(own).collect();
+            self.line(out, "call", |out| json::map(out, &body, |out, _, value| json::write(out, value)));
+            return Ok(Some(name));
         }
     }
 
-    /// Appends what ends the run: the error, if there is one, what is lost by it, and the end.
-    pub fn end(&mut self, out: &mut Vec<u8>, fault: Option<&Error>) {
-        if let Some(error) = fault {
-            let offset = Some(self.frames.position());
-            let code = if error.kind() == ErrorKind::Limit { "limit" } else { "truncated" };
-            let body =
-                ErrorMessage { code: code.to_string(), detail: error.to_string(), offset, fatal: true };
-            self.line(out, "error", |out| write_json(out, &body));
-            let amount = LossAmount { lost_bytes: self.frames.torn(), ..LossAmount::default() };
-            let reason = LossReason::Truncated.name().to_string();
-            let body = Loss { reason, amount, ..Loss::default() };
-            self.line(out, "loss", |out| write_json(out, &body));
-        }
+    /// Appends what is told of something that could not be read: the error, and what is lost by it.
+    pub fn lost(&mut self, out: &mut Vec<u8>, error: &Error) {
+        let goes_on = self.goes_on(error);
+        let offset = match error.position() {
+            Some(Position::Byte(at)) => at,
+            _ => self.frames.position(),
+        };
+        let (code, reason) = match error.kind() {
+            ErrorKind::Limit => ("limit", LossReason::Truncated),
+            _ if goes_on => ("corrupt_chunk", LossReason::Corrupt),
+            _ => ("truncated", LossReason::Truncated),
+        };
+        let lost_bytes = if goes_on { Some(self.frames.position() - offset) } else { self.frames.torn() };
+        let detail = error.to_string();
+        let body = ErrorMessage { code: code.to_string(), detail, offset: Some(offset), fatal: !goes_on };
+        self.line(out, "error", |out| write_json(out, &body));
+        let amount = LossAmount { lost_bytes, ..LossAmount::default() };
+        self.lost.entry(reason.name().to_string()).or_default().add(&amount);
+        let body = Loss { reason: reason.name().to_string(), amount, ..Loss::default() };
+        self.line(out, "loss", |out| write_json(out, &body));
+    }
+
+    /// Appends what ends the run.
+    pub fn end(&mut self, out: &mut Vec<u8>) {
         let duration = self.span_us.map(|(first, last)| (last - first) as u64);
         let body = End {
-            complete: fault.is_none(),
+            complete: self.lost.is_empty(),
+            lost: (!self.lost.is_empty()).then(|| std::mem::take(&mut self.lost)),
             messages: self.seq + 1,
             duration_usec: duration,
             ..End::default()
         };
         self.line(out, "end", |out| write_json(out, &body));
+    }
+
+    /// Whether reading can go on behind the frame that the last error was about.
+    pub fn goes_on(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Stream && self.frames.torn().is_none()
     }
 
     fn line(&mut self, out: &mut Vec<u8>, type_: &str, body: impl FnOnce(&mut Vec<u8>)) {
@@ -220,4 +247,11 @@ impl<R: Read> LmcacheTrace<R> {
         out[at] = b',';
         out.push(b'\n');
     }
+}
+
+/// Seconds as whole microseconds, where they are a finite number that fits.
+fn microseconds(seconds: Option<&Value>) -> Option<i64> {
+    let us = (seconds?.as_f64()? * 1e6).round();
+    // The bounds themselves are no doubles.
+    (us.is_finite() && us.abs() < 9.2e18).then_some(us as i64)
 }

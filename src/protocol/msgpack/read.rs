@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use rmpv::Value;
 
-use crate::error::{Error, Position, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::decode::{Message, RawColumns, decode};
 use crate::protocol::message::VERSION;
 use crate::protocol::msgpack::frames::{Frames, get};
@@ -40,7 +40,18 @@ impl<R: Read> FromMsgpack<R> {
         self.given = 0;
         loop {
             let at = Position::Byte(self.frames.position());
-            let Some(map) = self.frames.next_frame()? else { return Ok(false) };
+            let map = match self.frames.next_frame() {
+                Ok(Some(map)) => map,
+                Ok(None) => return Ok(false),
+                // A frame of sound length costs itself: it becomes a line that is no message.
+                Err(error)
+                    if self.any && error.kind() == ErrorKind::Stream && self.frames.torn().is_none() =>
+                {
+                    self.line.extend_from_slice(format!("{{{error}\n").as_bytes());
+                    return Ok(true);
+                }
+                Err(error) => return Err(error),
+            };
             if let Some(magic) = get(&map, "magic") {
                 self.header(magic, &map).map_err(|error| error.at(at))?;
                 self.any = true;
