@@ -357,3 +357,21 @@ fn inspect_verify_opens_every_chunk() {
     assert_eq!((states(&full).len(), code), (3, 3));
     assert!(full["lost"][0]["fault"]["detail"].as_str().expect("a text").contains("checksum"));
 }
+
+/// What the program writes of parts is well-formed, whatever their clocks say.
+#[test]
+fn framed_profiles_in_any_order_are_well_formed() {
+    let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes(), bytes].concat();
+    let later = read("cpython/wall_all_100hz_none.bin");
+    let earlier = read("cpython/edge_empty_stacks.bin");
+    let ran = from_bin(&[frame(&later), frame(&earlier), frame(&later)].concat(), &[]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let checked = run(&["check"], &ran.stdout);
+    assert_eq!(checked.code, 0, "{}", String::from_utf8_lossy(&checked.stdout));
+    assert!(ran.stderr.contains("other settings than the run's first one"), "{}", ran.stderr);
+    // Percentages of parts are not added up.
+    let measured = frame(&read("cpython/stats_full.bin"));
+    let ran = from_bin(&measured.repeat(30), &["--stream-types", "raw,loss"]);
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("\"sampler_failed\":{\"lost_percent\":3.5}"));
+    assert_eq!(run(&["check"], &ran.stdout).code, 0);
+}

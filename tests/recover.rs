@@ -288,3 +288,23 @@ fn framed_profiles_are_saved_with_their_lengths() {
     assert_eq!((recovered.framing, recovered.parts), (Framing::Lengths, 2));
     assert_eq!(recovered.losses.len(), 1);
 }
+
+/// What is not in the result is told, also where all samples are.
+#[test]
+fn lost_statistics_and_settings_are_told() {
+    let whole = read("cpython/stats_full.bin");
+    for cut in [33, 40] {
+        let (_, samples, losses) = recovered(&whole[..whole.len() - cut]).expect("saved");
+        assert_eq!(samples, 1);
+        assert!(losses.iter().any(|loss| loss.contains("what the profiler measured")), "{losses:?}");
+    }
+    for file in ["malformed/config_mode_6.bin", "malformed/config_all_ones.bin"] {
+        if data(file).exists() {
+            let (.., losses) = recovered(&read(file)).expect("saved");
+            assert!(
+                losses.iter().any(|loss| loss.contains("mode and capture settings")),
+                "{file}: {losses:?}"
+            );
+        }
+    }
+}

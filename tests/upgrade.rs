@@ -233,3 +233,31 @@ fn a_stream_of_ours_needs_no_upgrade() {
     assert_eq!((ran.code, ran.stdout.len()), (1, 0));
     assert!(ran.stderr.contains("schema version 2 already"), "{}", ran.stderr);
 }
+
+/// A stream says of itself that something of its source is missing or contradicts the rest.
+#[test]
+fn what_contradicts_itself_is_never_complete() {
+    let whole = read("cases/cpython_v0.jsonl");
+    let without_agg: String =
+        whole.lines().filter(|line| !line.contains("\"agg\"")).map(|line| format!("{line}\n")).collect();
+    for wrong in [
+        whole.replace("\"self\":7", "\"self\":7.5"),
+        whole.replace("\"self\":7", "\"self\":9"),
+        whole.replace("\"cumulative\":7", "\"cumulative\":99"),
+        whole.replace("\"kind\":\"frame\"", "\"kind\":\"line\""),
+        whole.replace("\"scope\":\"final\"", "\"scope\":\"window\""),
+        whole.replace("\"frame_id\":0,\"self\"", "\"frame_id\":5,\"self\""),
+        whole.replace("\"path_str_id\":1", "\"path_str_id\":8"),
+        without_agg,
+    ] {
+        assert_ne!(wrong, whole);
+        let ran = run(&["upgrade"], wrong.as_bytes());
+        assert_eq!(ran.code, 3, "{wrong}");
+        let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(text.contains("\"complete\":false") && text.contains("\"type\":\"error\""), "{text}");
+        assert_eq!(run(&["upgrade", "--strict"], wrong.as_bytes()).code, 1);
+        let sound = data("cases/cpython_v0.jsonl");
+        let compared = run(&["diff", sound.to_str().expect("UTF-8"), "-"], wrong.as_bytes());
+        assert_eq!(compared.code, 3, "{wrong}");
+    }
+}

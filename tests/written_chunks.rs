@@ -192,3 +192,54 @@ fn what_cannot_be_is_refused() {
     assert_eq!((ran.code, ran.stdout.len()), (1, 0));
     assert!(ran.stderr.contains("no raw messages"), "{}", ran.stderr);
 }
+
+/// A chunk that comes twice counts once; another one of its number belongs to another run.
+#[test]
+fn chunks_that_come_again_are_not_counted_again() {
+    let stream = stream_of(&data("cpython/wall_all_100hz_none.bin"), &[]);
+    let bytes = chunks_of(&stream, "samples:300", &[]);
+    let (chunks, _) = rfc::read(&bytes);
+    let first = &bytes[..chunks[0].size];
+    let samples = |bytes: &[u8]| {
+        let ran = run(&["from-bin"], bytes);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let ends = consumer::read(&ran.stdout).messages.into_iter().filter_map(|message| match message {
+            Message::End { samples, complete, .. } => Some((samples, complete)),
+            _ => None,
+        });
+        (ends.collect::<Vec<_>>(), ran.stderr)
+    };
+    for again in
+        [[bytes.as_slice(), &bytes].concat(), [bytes.as_slice(), first].concat(), [first, &bytes].concat()]
+    {
+        let (ends, said) = samples(&again);
+        assert_eq!(ends, [(1942, true)]);
+        assert!(said.contains("chunk 0 comes again and is passed over"), "{said}");
+        assert_eq!(run(&["from-bin", "--strict"], &again).code, 1);
+    }
+    let other = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let (ends, _) = samples(&[bytes.as_slice(), &chunks_of(&other, "samples:300", &[])].concat());
+    assert_eq!(ends, [(1942, true), (33, true)]);
+}
+
+/// Chunks that say nothing of their run belong together while they were recorded alike.
+#[test]
+fn chunks_of_the_proposal_do_not_run_into_another_run() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let ours = chunks_of(&stream, "samples:10", &[]);
+    let anonymous = std::fs::read(data("legacy/v2_3_chunks_none.bin")).expect("readable");
+    let mut other = anonymous.clone();
+    // Another interval in the second chunk.
+    let second = u64::from_le_bytes(anonymous[56..64].try_into().expect("eight bytes")) as usize;
+    other[second + 20] ^= 1;
+    let runs = |bytes: &[u8]| {
+        let ran = run(&["from-bin", "-q"], bytes);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert_eq!(run(&["check"], &ran.stdout).code, 0);
+        String::from_utf8_lossy(&ran.stdout).matches("\"type\":\"end\"").count()
+    };
+    assert_eq!(runs(&anonymous), 1);
+    assert_eq!(runs(&[ours.as_slice(), &anonymous].concat()), 2);
+    assert_eq!(runs(&[anonymous.as_slice(), &ours, &anonymous].concat()), 3);
+    assert_eq!(runs(&other), 3);
+}
