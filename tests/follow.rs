@@ -192,7 +192,7 @@ fn heartbeats_come_while_nothing_else_does() {
     follower.wait_for(META, 1);
     std::thread::sleep(Duration::from_millis(1050));
     let beats = follower.count("\"type\":\"heartbeat\"");
-    assert!((5..=11).contains(&beats), "{beats}");
+    assert!((3..=11).contains(&beats), "{beats}");
     let (code, stream, _) = follower.stop("-INT");
     assert_eq!(code, 0);
     let beats: Vec<i64> = consumer::read(&stream)
@@ -203,7 +203,7 @@ fn heartbeats_come_while_nothing_else_does() {
             _ => None,
         })
         .collect();
-    assert!(beats.len() >= 5 && beats.is_sorted(), "{beats:?}");
+    assert!(beats.len() >= 3 && beats.is_sorted(), "{beats:?}");
 }
 
 /// Ticks of a hundredth of a second.
