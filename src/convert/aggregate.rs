@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::convert::counts::By;
+use crate::convert::definitions::MergedTables;
 use crate::model::{Frame, Slice, Tables};
 
 /// Files whose frames belong to the profiler itself, by their ending.
@@ -66,6 +67,11 @@ pub(crate) struct Uncounted {
 }
 
 impl Uncounted {
+    /// Whether no sample was counted.
+    pub fn is_empty(&self) -> bool {
+        self.total + self.empty == 0
+    }
+
     /// The frames in it, each once.
     pub fn frames(&self) -> Vec<u32> {
         let strays = self.strays.values().flat_map(|stray| stray.counts.keys());
@@ -74,6 +80,46 @@ impl Uncounted {
         frames.sort_unstable();
         frames.dedup();
         frames
+    }
+}
+
+/// What the parts of a run have counted so far for one final table, by their frames' content.
+#[derive(Debug)]
+pub(crate) struct Totals {
+    tables: MergedTables,
+    counts: Vec<Counts>,
+    total: u64,
+    empty: u64,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        let tables = MergedTables::new(Tables::default());
+        Totals { tables, counts: Vec::new(), total: 0, empty: 0 }
+    }
+}
+
+impl Totals {
+    /// Adds what a part with these tables has counted.
+    pub fn add(&mut self, tables: &Tables, part: Uncounted) {
+        let ids = self.tables.add(tables, part.counts.iter().map(|(frame, _)| *frame));
+        for (id, (_, these)) in ids.into_iter().zip(part.counts) {
+            let id = id as usize;
+            if self.counts.len() <= id {
+                self.counts.resize(id + 1, Counts::default());
+            }
+            self.counts[id].self_ += these.self_;
+            self.counts[id].cumulative += these.cumulative;
+        }
+        self.total += part.total;
+        self.empty += part.empty;
+    }
+
+    /// The frames, and what was counted by them.
+    pub fn finish(self) -> (Tables, Uncounted) {
+        let counts = (0..).zip(self.counts).collect();
+        let uncounted = Uncounted { counts, total: self.total, empty: self.empty, ..Uncounted::default() };
+        (self.tables.into_tables(), uncounted)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::convert::aggregate::{Aggregator, Table};
+use crate::convert::aggregate::{Aggregator, Table, Totals};
 use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw::RawBuilder;
@@ -106,6 +106,8 @@ pub struct RunStream {
     /// What the open batch defines its frames by.
     tables: Arc<Tables>,
     aggregator: Aggregator,
+    /// Of the parts before this one.
+    totals: Totals,
     used: UsedFrames,
     window_end: Option<u64>,
     batch: Batch,
@@ -187,6 +189,7 @@ impl RunStream {
             raw_samples: FIRST_CUT,
             run: None,
             aggregator: Aggregator::new(&tables, 0, None),
+            totals: Totals::default(),
             used: UsedFrames::new(&tables),
             tables,
             window_end: None,

@@ -25,7 +25,11 @@ impl RunStream {
         if self.flush.part && !self.batch.is_empty() {
             self.close_batch(sink)?;
         }
-        let uncounted = self.replace_aggregator(&Arc::default()).pause();
+        let mut uncounted = self.replace_aggregator(&Arc::default()).pause();
+        if self.has(MessageType::Agg) && self.options.types.window().is_none() {
+            // Wanted at the end alone.
+            self.totals.add(&self.tables, std::mem::take(&mut uncounted));
+        }
         let counted = uncounted.frames();
         if self.batch.is_empty() {
             // A new batch: the part's own numbers, and behind them what is still being counted.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::parts::loss;
 use super::{Batch, RunStream, Written};
 use crate::convert::aggregate::{Aggregator, Table};
+use crate::convert::definitions::MergedTables;
 use crate::error::{Error, Result};
 use crate::format::Framing;
-use crate::model::RunFacts;
+use crate::model::{RunFacts, Tables};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
 use crate::protocol::{MessageType, split};
 
@@ -140,8 +141,7 @@ impl RunStream {
         self.close_window();
         let mut whole = None;
         if self.has(MessageType::Agg) && self.options.types.window().is_none() && self.samples > 0 {
-            let none = Aggregator::new(&self.tables, 0, None);
-            whole = Some(std::mem::replace(&mut self.aggregator, none).finish());
+            whole = Some(self.final_table());
         }
         if !self.batch.is_empty() || whole.is_some() || self.batch.index == 0 {
             self.write_batch(whole, sink)?;
@@ -175,6 +175,24 @@ impl RunStream {
             batches: end.batches,
             messages: self.encoder.next_seq(),
         })
+    }
+
+    /// The table of the whole run, of whose frames those of earlier parts come behind the last one's.
+    fn final_table(&mut self) -> Table {
+        let none = Aggregator::new(&self.tables, 0, None);
+        let last = std::mem::replace(&mut self.aggregator, none);
+        let (earlier, uncounted) = std::mem::take(&mut self.totals).finish();
+        if earlier.frames.is_empty() && uncounted.is_empty() {
+            return last.finish();
+        }
+        let mut merged = MergedTables::new(Tables::clone(&self.tables));
+        let ids = merged.add(&earlier, 0..earlier.frames.len() as u32);
+        self.tables = Arc::new(merged.into_tables());
+        self.used.resize(self.tables.frames.len());
+        let mut whole = Aggregator::new(&self.tables, 0, None);
+        whole.resume(last.pause(), |frame| frame);
+        whole.resume(uncounted, |frame| ids[frame as usize]);
+        whole.finish()
     }
 
     /// Adds an error and a loss, that stand between batches, to the text.
