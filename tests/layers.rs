@@ -28,7 +28,21 @@ const RULES: [(&str, &[&str]); 7] = [
             "xxhash_rust",
         ],
     ),
-    ("stream", &["stream", "error", "limits", "zstd", "flate2", "memchr", "tempfile", "same_file"]),
+    (
+        "stream",
+        &[
+            "stream",
+            "error",
+            "limits",
+            "zstd",
+            "flate2",
+            "memchr",
+            "tempfile",
+            "same_file",
+            "subtle",
+            "tungstenite",
+        ],
+    ),
     (
         "convert",
         &["convert", "format", "protocol", "model", "error", "limits", "base64", "rustc_hash", "tempfile"],

@@ -14,7 +14,7 @@ use crate::stream::Input;
 /// Of the zstd frame around a packed output.
 const PACKING_LEVEL: i32 = 3;
 
-/// The files in the making, for a process that ends before they are.
+/// The files in the making and the names of sockets, for a process that ends before they are done with.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes every file that is still in the making, for a process that is about to end.
@@ -26,11 +26,21 @@ pub fn remove_unfinished() {
     }
 }
 
+/// Notes what is to be removed with [`remove_unfinished`].
+pub(super) fn begin_unfinished(path: PathBuf) {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+}
+
+/// It is finished, or gone.
+pub(super) fn end_unfinished(made: &Path) {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != made);
+}
+
 /// Puts a file in the making into its place.
 fn persist(file: NamedTempFile, path: &Path) -> Result<File> {
     let made = file.path().to_path_buf();
     let file = file.persist(path).map_err(|error| error.error)?;
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != made);
+    end_unfinished(&made);
     sync_folder(path)?;
     Ok(file)
 }
@@ -107,7 +117,7 @@ impl Target {
                 #[cfg(unix)]
                 builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
                 let file = builder.tempfile_in(folder_of(&path))?;
-                UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(file.path().to_path_buf());
+                begin_unfinished(file.path().to_path_buf());
                 if let Ok(found) = found {
                     file.as_file().set_permissions(found.permissions())?;
                 }
