@@ -26,6 +26,7 @@ const RULES: [(&str, &[&str]); 7] = [
             "rmpv",
             "sha2",
             "xxhash_rust",
+            "memchr",
         ],
     ),
     (
