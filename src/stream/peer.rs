@@ -123,11 +123,11 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// As for [`Network::source`]; and a web socket, which has no place for plain bytes.
+    /// As for [`Network::source`].
     pub(super) fn target(&self, address: &SocketAddress) -> Result<Socket> {
         match self.one(address)? {
             Peer::Plain(socket) => Ok(socket),
-            Peer::Web { .. } => Err(Error::usage(format!("{address} carries lines of text, not a profile"))),
+            Peer::Web { web, .. } => Ok(web.into_inner().socket),
         }
     }
 }

@@ -222,16 +222,6 @@ impl Queue {
         Queue { entries: VecDeque::new(), bytes: 0, limit, waits: late, broken: false }
     }
 
-    /// Bytes that wait.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Messages that wait.
     pub fn messages(&self) -> u64 {
         self.entries.iter().filter(|entry| matches!(entry, Entry::Item(_))).count() as u64
@@ -437,7 +427,7 @@ mod tests {
                 Entry::Missed { amount, .. } => format!("missed {}", amount.messages),
             });
         }
-        assert_eq!(queue.bytes(), 0);
+        assert_eq!(queue.bytes, 0);
         told.join(" ")
     }
 

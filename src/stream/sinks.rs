@@ -139,8 +139,8 @@ impl Sinks {
             if let Some(absent) = absent
                 && begun.elapsed() >= self.hub.options.stall
             {
-                let fault = io::Error::new(io::ErrorKind::TimedOut, "nobody answers there");
-                return Err(Error::from(fault).within(&absent.name));
+                let fault = format!("nobody answers at {}", absent.name);
+                return Err(Error::from(io::Error::new(io::ErrorKind::TimedOut, fault)));
             }
             let wait = Duration::from_millis(100);
             state = self.hub.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
