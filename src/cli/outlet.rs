@@ -8,7 +8,7 @@ use crate::cli::args::{DropPolicy, Live as Args};
 use crate::cli::live::Live;
 use crate::cli::messages::Messages;
 use crate::error::{Error, Result};
-use crate::stream::{Input, Network, Output, Target};
+use crate::stream::{Amount, Input, Network, Output, Target};
 
 /// Every target of one stream, open.
 pub(super) struct Outlet {
@@ -128,11 +128,12 @@ impl Outlet {
         let Some(live) = self.live else { return Ok(Status::Done) };
         let undelivered = live.finish();
         for undelivered in &undelivered {
-            let samples = undelivered
-                .amount
-                .samples
-                .map_or(String::new(), |samples| format!(" with {samples} samples"));
-            let what = format!("{} messages{samples} did not get there", undelivered.amount.messages);
+            let Amount { messages, samples } = undelivered.amount;
+            let samples = samples.map_or(String::new(), |samples| format!(" with {samples} samples"));
+            let what = match messages {
+                0 => "the connection broke at the end: not all may have got there".to_string(),
+                _ => format!("{messages} messages{samples} did not get there"),
+            };
             self.messages.fault(&undelivered.name, &Error::stream(what));
         }
         Ok(if undelivered.is_empty() { Status::Done } else { Status::Partial })

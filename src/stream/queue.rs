@@ -352,6 +352,19 @@ impl Queue {
         }
     }
 
+    /// What may not be dropped is too much as well: all that waits is lost, and notes of losses that are too
+    /// many go into the totals alone. Goes on with the next batch.
+    pub fn overflow(&mut self, tally: &mut Tally, all: &mut Amount) {
+        let gone = vec![true; self.entries.len()];
+        self.replace(&gone, Why::Slow);
+        while self.bytes > self.limit / 2
+            && let Some(entry) = self.pop()
+        {
+            tally.note(&entry, all);
+        }
+        self.broken = true;
+    }
+
     /// The connection broke, and another begins: what is left of the batch that it broke in is lost, up to
     /// the next that begins.
     pub fn resume(&mut self) {
@@ -388,7 +401,7 @@ struct Batch {
 mod tests {
     use super::*;
 
-    /// A message of 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
+    /// A message that takes 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
     /// batches, `e` ends.
     fn item(kind: char, seq: u64) -> Arc<Item> {
         let class = match kind {
@@ -405,7 +418,7 @@ mod tests {
             in_batch: matches!(kind, 'm' | 'd' | 'r'),
             samples: (kind == 'r').then_some(10),
             span_us: (kind == 'r').then_some((seq * 10, seq * 10 + 10)),
-            text: vec![b' '; 1000].into(),
+            text: vec![b' '; 1000 - size_of::<Entry>() - size_of::<Item>()].into(),
         })
     }
 
@@ -436,7 +449,7 @@ mod tests {
         let mut queue = filled(7_000, "mdrrmdrrh");
         assert!(queue.shrink());
         assert_eq!(told(&mut queue), "-0..3 4 5 6 7 8");
-        let mut queue = filled(9_500, "mdrrmdrrh");
+        let mut queue = filled(8_900, "mdrrmdrrh");
         assert!(queue.shrink());
         assert_eq!(told(&mut queue), "0 1 -2..2 3 4 5 6 7 8");
     }
@@ -450,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_was_begun_keeps_what_defines() {
-        let mut queue = filled(2_500, "mdrr");
+        let mut queue = filled(1_900, "mdrr");
         queue.pop();
         assert!(queue.shrink());
         assert_eq!(told(&mut queue), "1 -2..3");
@@ -461,6 +474,31 @@ mod tests {
         let mut queue = filled(2_500, "llll");
         assert!(!queue.shrink());
         assert_eq!(queue.messages(), 4);
+    }
+
+    #[test]
+    fn what_is_too_much_in_any_case_is_lost_and_counted() {
+        let mut queue = filled(2_500, "mdrl");
+        queue.pop();
+        for seq in 4..20 {
+            queue.push(&item('l', seq), Amount::default());
+        }
+        assert!(!queue.shrink());
+        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        queue.overflow(&mut tally, &mut all);
+        assert!(queue.shrink());
+        for (seq, kind) in (20..).zip("drmdr".chars()) {
+            queue.push(&item(kind, seq), Amount::default());
+        }
+        assert_eq!(told(&mut queue), "-1..19 -20..21 22 23 24");
+        let mut queue = filled(500, "m");
+        for run in 0..20 {
+            let mut end = Arc::into_inner(item('e', 0)).expect("mine alone");
+            end.run = run.to_string().into();
+            queue.push(&Arc::new(end), Amount::default());
+        }
+        queue.overflow(&mut tally, &mut all);
+        assert_eq!((queue.bytes <= 250, all.messages + queue.entries.len() as u64), (true, 21));
     }
 
     #[test]
