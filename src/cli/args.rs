@@ -1,3 +1,4 @@
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,6 +102,10 @@ pub(crate) struct FromBin {
     /// Longest line, its line feed included: bytes, or with k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
+
+    /// Threads to work on; the output is the same for any number [default: one a core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
 
     /// When the run began, since profiles have no date: Unix seconds or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]

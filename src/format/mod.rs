@@ -19,6 +19,7 @@ mod scan;
 mod sequence;
 mod stats;
 mod tables;
+mod unpack;
 mod varint;
 mod writer;
 

@@ -42,6 +42,7 @@ pub struct Sequence {
     at: u64,
     /// Files that are still to come, as (place, size).
     files: VecDeque<(u64, u64)>,
+    threads: usize,
 }
 
 /// What stands at some place of an input.
@@ -125,12 +126,19 @@ impl Sequence {
         } else {
             VecDeque::new()
         };
-        Ok(Sequence { framing, at: 0, files })
+        Ok(Sequence { framing, at: 0, files, threads: 1 })
     }
 
     /// Chunks from the start of an input, whatever stands there.
     pub fn of_chunks() -> Self {
-        Sequence { framing: Framing::Chunks, at: 0, files: VecDeque::new() }
+        Sequence { framing: Framing::Chunks, at: 0, files: VecDeque::new(), threads: 1 }
+    }
+
+    /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
     }
 
     /// How the parts are told apart.
@@ -233,11 +241,11 @@ impl Sequence {
             Err(lost) => return Ok(Part::Lost(lost)),
         };
         if self.framing == Framing::Files {
-            let profile = Profile::open_part(source, place.at, place.size)?;
+            let profile = Profile::open_on(self.threads, source, place.at, place.size)?;
             return Ok(Part::Profile(Box::new(profile)));
         }
         let samples = declared_samples(source, place)?;
-        let error = match Profile::open_part(source, place.at, place.size) {
+        let error = match Profile::open_on(self.threads, source, place.at, place.size) {
             Ok(profile) => match profile.contents().faults.first() {
                 None => return Ok(Part::Profile(Box::new(profile))),
                 Some(fault) => fault.error.again(),
