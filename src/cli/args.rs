@@ -33,7 +33,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make a stream of binary profiles
-    FromBin(FromBin),
+    FromBin(Box<FromBin>),
     /// Make a binary profile of a stream
     ToBin(ToBin),
     /// Tell what a profile or a stream holds

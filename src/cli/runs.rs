@@ -79,7 +79,7 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
 
 /// The messages on their way to the target.
 enum Written {
-    Lines(Outlet),
+    Lines(Box<Outlet>),
     Frames(Box<ToMsgpack<Outlet>>),
 }
 
@@ -93,7 +93,7 @@ impl Written {
 
     fn into_place(self) -> Outlet {
         match self {
-            Written::Lines(output) => output,
+            Written::Lines(output) => *output,
             Written::Frames(frames) => frames.into_sink(),
         }
     }
@@ -156,7 +156,7 @@ impl<'a> Runs<'a> {
     /// Runs for these targets.
     pub fn new(args: &'a FromBin, messages: &'a Messages, outlet: Outlet) -> Self {
         let output = match args.format {
-            Format::Jsonl => Written::Lines(outlet),
+            Format::Jsonl => Written::Lines(Box::new(outlet)),
             Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(outlet))),
         };
         Runs {

@@ -78,7 +78,7 @@ impl Network {
         let token = self.token.as_ref();
         Ok(match &address.transport {
             Transport::Web(host, path) => Peer::Web {
-                web: web::connect(Guarded::new(socket, CONNECT), host, path, token)?,
+                web: Box::new(web::connect(Guarded::new(socket, CONNECT), host, path, token)?),
                 is_server: false,
             },
             Transport::Tcp(_) => {
@@ -117,7 +117,7 @@ impl Network {
     pub fn source(&self, address: &SocketAddress) -> Result<Box<dyn BufRead>> {
         Ok(match self.one(address)? {
             Peer::Plain(socket) => Box::new(BufReader::with_capacity(BUFFER, socket)),
-            Peer::Web { web, .. } => Box::new(WebLines::new(web)?),
+            Peer::Web { web, .. } => Box::new(WebLines::new(*web)?),
         })
     }
 
@@ -158,7 +158,7 @@ impl Bound {
         let mut guarded = Guarded::new(socket, FIRST_WORDS);
         let peer = match &self.address.transport {
             Transport::Web(..) => {
-                Peer::Web { web: web::accept(guarded, self.token.as_ref())?, is_server: true }
+                Peer::Web { web: Box::new(web::accept(guarded, self.token.as_ref())?), is_server: true }
             }
             Transport::Tcp(_) => {
                 let is_right = self.token.as_ref().map_or(Ok(true), |token| token.is_sent(&mut guarded));
@@ -192,7 +192,7 @@ fn in_time(error: io::Error) -> io::Error {
 /// The other end.
 pub(super) enum Peer {
     Plain(Socket),
-    Web { web: WebSocket<Guarded>, is_server: bool },
+    Web { web: Box<WebSocket<Guarded>>, is_server: bool },
 }
 
 impl Peer {
@@ -236,7 +236,7 @@ impl Peer {
             Peer::Web { web, is_server } => {
                 frames = Some(Frames::new(is_server));
                 std::thread::spawn(move || {
-                    gone(web::pass_over(web, INBOUND, replies));
+                    gone(web::pass_over(*web, INBOUND, replies));
                     drop(ended);
                 });
             }

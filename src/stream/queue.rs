@@ -328,10 +328,11 @@ impl Queue {
             let Some(batch) = batches.get_mut(&open) else { continue };
             batch.data -= 1;
             if batch.data == 0 && batch.is_whole {
-                for rest in open..batch.end {
-                    let is_of_it = matches!(&self.entries[rest], Entry::Item(item) if item.in_batch);
-                    if is_of_it && !std::mem::replace(&mut gone[rest], true) {
-                        left -= self.entries[rest].size();
+                let of_it = self.entries.range(open..batch.end).zip(&mut gone[open..batch.end]);
+                for (entry, gone) in of_it {
+                    let is_in_it = matches!(entry, Entry::Item(item) if item.in_batch);
+                    if is_in_it && !std::mem::replace(gone, true) {
+                        left -= entry.size();
                     }
                 }
             }

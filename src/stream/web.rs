@@ -16,13 +16,15 @@ use crate::stream::peer::Gone;
 use crate::stream::secret::Token;
 use crate::stream::socket::Socket;
 
+type Replies = Box<dyn FnMut(&[u8]) + Send>;
+
 /// A connection whose first words have to come in time.
 pub(super) struct Guarded {
     pub socket: Socket,
     /// When reading has to be done with.
     pub deadline: Option<Instant>,
     /// Where bytes go that are written, if not to the socket.
-    replies: Option<Box<dyn FnMut(&[u8]) + Send>>,
+    replies: Option<Replies>,
 }
 
 impl Guarded {
