@@ -395,3 +395,32 @@ fn readers_talk_only_so_much_and_come_only_so_many() {
     let _ = talker.read_to_end(&mut rest);
     assert!(!String::from_utf8_lossy(&rest).contains("\"type\":\"end\""), "cut off before");
 }
+
+#[test]
+fn a_loss_accounts_for_the_hole_that_it_stands_in_and_for_no_other() {
+    let path = data("cpython/wall_all_100hz_none.bin");
+    let stream = common::stream_of(&path, &["--flush", "samples:60", "--max-line", "8k"]);
+    let lines: Vec<&[u8]> = stream.split_inclusive(|byte| *byte == b'\n').collect();
+    let with_loss = |first: usize| {
+        let loss = format!(
+            "{{\"type\":\"loss\",\"v\":2,\"run_id\":\"r\",\"seq\":5,\"reason\":\"backpressure\",\
+             \"lost_messages\":{},\"first_seq\":{first},\"last_seq\":5}}\n",
+            6 - first
+        );
+        [lines[..3].concat(), loss.into_bytes(), lines[6..].concat()].concat()
+    };
+    let said = |stream: &[u8]| {
+        let checked = run(&["check"], stream);
+        let back = run(&["to-bin", "-o", "/dev/null"], stream);
+        assert_eq!(back.code, 3, "{}", back.stderr);
+        (checked.code, String::from_utf8(checked.stdout).expect("UTF-8"), back.stderr)
+    };
+    let (code, found, back) = said(&with_loss(3));
+    assert_eq!((code, found.as_str()), (0, ""));
+    assert!(back.contains("tells of a loss") && !back.contains("messages are missing before"), "{back}");
+    // It tells of two, and three are missing.
+    let (code, found, back) = said(&with_loss(4));
+    assert_eq!(code, 1);
+    assert!(found.contains("message 3 is missing before this one"), "{found}");
+    assert!(back.contains("1 messages are missing before message 4"), "{back}");
+}

@@ -194,6 +194,8 @@ fn usage_errors_name_what_is_wrong_with_a_target() {
         (vec!["-o", "tcp-listen:0", "--schema", "cpython"], "CPython's JSON Lines go to files"),
         (vec!["-o", "tcp-listen:0", "--stream-types", "raw,-meta"], "meta cannot be left out"),
         (vec!["-o", "tcp-listen:0", "--buffer", "1k"], "less than 64k"),
+        (vec!["-o", "tcp-listen:0", "--max-readers", "0"], "invalid value '0'"),
+        (vec!["-o", "tcp-listen:0", "--wait-readers", "65"], "--wait-readers is more than --max-readers"),
         (vec!["-o", "tcp-listen:0.0.0.0:0"], "is open to other machines, so it needs a token"),
         (vec!["-o", "ws-listen:[::]:0"], "is open to other machines, so it needs a token"),
         (vec!["-o", "tcp-listen:0.0.0.0:0", "--token", "not fit"], "a token is 1 to"),

@@ -2,6 +2,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -153,7 +154,7 @@ pub(crate) struct Live {
     pub wait_readers: Option<usize>,
 
     /// Readers at a time of the addresses that listen
-    #[arg(long, value_name = "READERS", default_value = "64")]
+    #[arg(long, value_name = "READERS", default_value = "64", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     pub max_readers: usize,
 }
 

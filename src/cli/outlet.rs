@@ -69,6 +69,9 @@ impl Outlet {
             failed: None,
             messages: *messages,
         };
+        if args.wait_readers.is_some_and(|wait| wait > args.max_readers) {
+            return Err(Error::usage("--wait-readers is more than --max-readers"));
+        }
         // Files first: nobody is to connect to a stream that cannot be.
         let (sockets, others): (Vec<_>, Vec<_>) =
             targets.iter().partition(|target| matches!(target, Target::Socket(..)));
@@ -122,11 +125,13 @@ impl Outlet {
     ///
     /// A target that cannot be brought to its place.
     pub fn commit(self) -> Result<Status> {
+        let mut committed = Ok(());
         for (name, output) in self.outputs {
-            output.commit().map_err(|error| error.within(&name))?;
+            committed = committed.and(output.commit().map_err(|error| error.within(&name)));
         }
-        let Some(live) = self.live else { return Ok(Status::Done) };
-        let undelivered = live.finish();
+        // Readers get the end whatever became of a file.
+        let undelivered = self.live.map_or(Vec::new(), Live::finish);
+        committed?;
         for undelivered in &undelivered {
             let Amount { messages, samples } = undelivered.amount;
             let samples = samples.map_or(String::new(), |samples| format!(" with {samples} samples"));
