@@ -10,6 +10,7 @@ pub(crate) mod delta;
 mod extension;
 mod header;
 mod identify;
+mod pack;
 mod reader;
 mod record;
 mod recover;
