@@ -15,12 +15,13 @@ use same_file::Handle;
 use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::messages::Messages;
+use crate::cli::outlet::Outlet;
 use crate::cli::runs::Runs;
-use crate::cli::signals::on_stop;
+use crate::cli::signals::{end_now, on_stop};
 use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, Part, Sequence};
 use crate::protocol::MessageType;
-use crate::stream::{Input, Target};
+use crate::stream::Input;
 
 /// How often the file is looked at although nothing was heard of it: not every file system tells.
 const LOOK: Duration = Duration::from_secs(1);
@@ -37,19 +38,30 @@ enum Wake {
     Stop,
 }
 
-pub(super) fn run(args: &FromBin, messages: &Messages, inputs: &[Input], target: Target) -> Result<Status> {
+/// The targets are opened once it is known that there is a file to follow.
+pub(super) fn run(
+    args: &FromBin,
+    messages: &Messages,
+    inputs: &[Input],
+    open: impl FnOnce() -> Result<Outlet>,
+) -> Result<Status> {
     let [Input::File(path)] = inputs else {
         return Err(Error::usage("--follow needs the one file that is to be followed"));
     };
     let (sender, wakes) = mpsc::channel();
     let stop = sender.clone();
-    on_stop(move |_| {
+    let mut is_asked = false;
+    on_stop(move |signal| {
+        // Who asks again does not want to wait for readers.
+        if std::mem::replace(&mut is_asked, true) {
+            end_now(signal);
+        }
         let _ = stop.send(Wake::Stop);
     })?;
     let watcher = watch(path, sender.clone());
     let look = if watcher.is_some() { LOOK } else { LOOK_DEAF };
     let mut follow =
-        Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, target)?, open: None };
+        Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, open()?), open: None };
     let period = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let mut heartbeat = period.map(|types| Every::new(types.heartbeat()));
     loop {
