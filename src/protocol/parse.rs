@@ -16,16 +16,16 @@ pub(super) fn raw(bytes: &[u8], columns: &mut RawColumns) -> Option<()> {
     text.key(b",\"samples\":")?;
     columns.samples = text.number()?;
     text.key(b",\"stack_frame_id\":")?;
-    text.column(|text| {
-        let (frame, next) = text.narrow()?;
-        columns.stack_frame_id.push(frame);
-        Some(next)
+    text.column(|bytes, at| {
+        let (frame, end) = number(bytes, at)?;
+        columns.stack_frame_id.push(u32::try_from(frame).ok()?);
+        Some(end)
     })?;
     if text.key(b",\"stack_parent\":").is_some() {
-        text.column(|text| {
-            let (parent, next) = text.node()?;
+        text.column(|bytes, at| {
+            let (parent, end) = node(bytes, at)?;
             columns.stack_parent.push(parent);
-            Some(next)
+            Some(end)
         })?;
     } else {
         columns.stack_parent.resize(columns.stack_frame_id.len(), NULL);
@@ -60,79 +60,29 @@ impl Text<'_> {
         there.then(|| self.pos += key.len())
     }
 
-    #[inline(always)]
     fn number(&mut self) -> Option<u64> {
-        self.number_then().map(|(number, _)| number)
+        let (number, end) = number(self.bytes, self.pos)?;
+        self.pos = end;
+        Some(number)
     }
 
-    /// A number as JSON has it, and the byte behind it (0 at the end). Most are short: eight bytes are looked at
-    /// together.
+    /// A list of whatever `item` takes: it is given the bytes and a place, and tells the place behind. The place
+    /// stays in a register over the whole list.
     #[inline(always)]
-    fn number_then(&mut self) -> Option<(u64, u8)> {
-        let Some(bytes) = self.bytes.get(self.pos..).and_then(|rest| rest.first_chunk()) else {
-            return self.long_number();
-        };
-        let word = u64::from_le_bytes(*bytes);
-        let digits = word ^ ASCII_ZEROS;
-        // The top bit of each byte that is no digit, up to the first one: only bytes behind that can be wrong.
-        let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
-        let count = others.trailing_zeros() / 8;
-        if count == 8 {
-            return self.long_number();
-        }
-        if count == 0 || count > 1 && digits & 0xff == 0 {
-            return None;
-        }
-        self.pos += count as usize;
-        // In front of the digits come zeros, so that there are eight; then pairs, fours and all are joined.
-        let eight = digits << (64 - 8 * count);
-        let pairs = (eight & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(10 << 8 | 1) >> 8;
-        let fours = (pairs & 0x00ff_00ff_00ff_00ff).wrapping_mul(100 << 16 | 1) >> 16;
-        let number = (fours & 0x0000_ffff_0000_ffff).wrapping_mul(10_000 << 32 | 1) >> 32;
-        Some((number, (word >> (8 * count)) as u8))
-    }
-
-    /// A number of any length, or near the end.
-    #[cold]
-    fn long_number(&mut self) -> Option<(u64, u8)> {
-        let rest = self.bytes.get(self.pos..)?;
-        let digits = &rest[..rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())];
-        self.pos += digits.len();
-        let number = match digits {
-            [_] | [b'1'..=b'9', ..] => str::from_utf8(digits).ok()?.parse().ok()?,
-            _ => return None,
-        };
-        Some((number, rest.get(digits.len()).copied().unwrap_or(0)))
-    }
-
-    #[inline(always)]
-    fn narrow(&mut self) -> Option<(u32, u8)> {
-        let (number, next) = self.number_then()?;
-        Some((u32::try_from(number).ok()?, next))
-    }
-
-    #[inline(always)]
-    fn node(&mut self) -> Option<(u32, u8)> {
-        if self.bytes.get(self.pos) == Some(&b'n') {
-            self.key(b"null")?;
-            return Some((NULL, *self.bytes.get(self.pos)?));
-        }
-        self.narrow().filter(|(node, _)| *node != NULL)
-    }
-
-    /// A list of whatever `item` takes; it tells the byte behind that.
-    #[inline(always)]
-    fn column(&mut self, mut item: impl FnMut(&mut Self) -> Option<u8>) -> Option<()> {
+    fn column(&mut self, mut item: impl FnMut(&[u8], usize) -> Option<usize>) -> Option<()> {
         self.key(b"[")?;
         if self.key(b"]").is_some() {
             return Some(());
         }
+        let (bytes, mut at) = (self.bytes, self.pos);
         loop {
-            let next = item(self)?;
-            self.pos += 1;
-            match next {
-                b',' => {}
-                b']' => return Some(()),
+            at = item(bytes, at)?;
+            match *bytes.get(at)? {
+                b',' => at += 1,
+                b']' => {
+                    self.pos = at + 1;
+                    return Some(());
+                }
                 _ => return None,
             }
         }
@@ -142,28 +92,27 @@ impl Text<'_> {
         self.key(b"{\"thread_id\":\"")?;
         thread.thread_id = self.number()?;
         self.key(b"\",\"interpreter_id\":")?;
-        thread.interpreter_id = self.narrow()?.0;
+        thread.interpreter_id = u32::try_from(self.number()?).ok()?;
         self.key(b",\"ts_delta_usec\":")?;
         let mut time = start;
-        self.column(|text| {
-            let is_back = text.bytes.get(text.pos) == Some(&b'-');
-            text.pos += usize::from(is_back);
-            let (delta, next) = text.number_then()?;
+        self.column(|bytes, at| {
+            let is_back = bytes.get(at) == Some(&b'-');
+            let (delta, end) = number(bytes, at + usize::from(is_back))?;
             time = if is_back { time.checked_sub(delta)? } else { time.checked_add(delta)? };
             thread.times_usec.push(time);
-            Some(next)
+            Some(end)
         })?;
         self.key(b",\"status\":")?;
-        self.column(|text| {
-            let (status, next) = text.number_then()?;
+        self.column(|bytes, at| {
+            let (status, end) = number(bytes, at)?;
             thread.status.push(u8::try_from(status).ok()?);
-            Some(next)
+            Some(end)
         })?;
         if self.key(b",\"stack\":").is_some() {
-            self.column(|text| {
-                let (node, next) = text.node()?;
+            self.column(|bytes, at| {
+                let (node, end) = node(bytes, at)?;
                 thread.stack.push(node);
-                Some(next)
+                Some(end)
             })?;
         } else {
             thread.stack.resize(thread.status.len(), NULL);
@@ -172,16 +121,63 @@ impl Text<'_> {
     }
 }
 
+/// The number that begins at `at`, as JSON has it, and the place behind it.
+#[inline(always)]
+fn number(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let chunk = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    let (number, length) = match chunk.and_then(|chunk| short_number(u64::from_le_bytes(*chunk))) {
+        Some(short) => short,
+        None => long_number(bytes, at),
+    };
+    (length > 0).then_some((number, at + length))
+}
+
+/// A number of at most seven digits that is followed by something else, and its length, out of eight bytes.
+#[inline(always)]
+fn short_number(bytes: u64) -> Option<(u64, usize)> {
+    let digits = bytes ^ ASCII_ZEROS;
+    // The top bit of each byte that is no digit, up to the first one: only bytes behind that can be wrong.
+    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+    let bits = others.trailing_zeros() & !7;
+    // A zero in front of others is none of JSON's.
+    if bits == 0 || bits == 64 || digits & 0xff == 0 && bits > 8 {
+        return None;
+    }
+    // In front of the digits come zeros, so that there are eight; then pairs, fours and all are joined.
+    let eight = digits << (64 - bits);
+    let pairs = (eight & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(10 << 8 | 1) >> 8;
+    let fours = (pairs & 0x00ff_00ff_00ff_00ff).wrapping_mul(100 << 16 | 1) >> 16;
+    let number = (fours & 0x0000_ffff_0000_ffff).wrapping_mul(10_000 << 32 | 1) >> 32;
+    Some((number, bits as usize / 8))
+}
+
+/// A number of any length, or near the end, and its length: 0 where there is none. (Two words come back in
+/// registers; an `Option` of them would not.)
+#[cold]
+fn long_number(bytes: &[u8], at: usize) -> (u64, usize) {
+    let rest = bytes.get(at..).unwrap_or_default();
+    let digits = &rest[..rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())];
+    let number = match digits {
+        [_] | [b'1'..=b'9', ..] => str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+        _ => None,
+    };
+    number.map_or((0, 0), |number| (number, digits.len()))
+}
+
+/// A node or null, and the place behind it.
+#[inline(always)]
+fn node(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
+    if bytes.get(at) == Some(&b'n') {
+        return bytes[at..].starts_with(b"null").then_some((NULL, at + 4));
+    }
+    let (node, end) = number(bytes, at)?;
+    Some((u32::try_from(node).ok().filter(|node| *node != NULL)?, end))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     fn number(text: &str) -> Option<(u64, usize)> {
-        let mut text = Text { bytes: text.as_bytes(), pos: 0 };
-        text.number_then().map(|(number, next)| {
-            assert_eq!(next, text.bytes.get(text.pos).copied().unwrap_or(0));
-            (number, text.pos)
-        })
+        super::number(text.as_bytes(), 0)
     }
 
     #[test]
