@@ -77,20 +77,27 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
 }
 
 /// The messages on their way to the target.
-enum Written {
+pub(super) enum Written {
     Lines(Output),
     Frames(Box<ToMsgpack<Output>>),
 }
 
 impl Written {
-    fn place(&mut self) -> &mut Output {
+    pub fn new(format: Format, output: Output) -> Self {
+        match format {
+            Format::Jsonl => Written::Lines(output),
+            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(output))),
+        }
+    }
+
+    pub fn place(&mut self) -> &mut Output {
         match self {
             Written::Lines(output) => output,
             Written::Frames(frames) => frames.sink(),
         }
     }
 
-    fn into_place(self) -> Output {
+    pub fn into_place(self) -> Output {
         match self {
             Written::Lines(output) => output,
             Written::Frames(frames) => frames.into_sink(),
@@ -155,14 +162,10 @@ impl<'a> Runs<'a> {
     /// Opens the target.
     pub fn new(args: &'a FromBin, messages: &'a Messages, target: Target) -> Result<Self> {
         let output = target.open().map_err(|error| error.within(&target.name()))?;
-        let output = match args.format {
-            Format::Jsonl => Written::Lines(output),
-            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(output))),
-        };
         Ok(Runs {
             args,
             messages,
-            output,
+            output: Written::new(args.format, output),
             target,
             ended: 0,
             ids: HashMap::new(),
@@ -492,7 +495,7 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
     Ok(options)
 }
 
-fn random_id() -> Result<[u8; 16]> {
+pub(super) fn random_id() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Error::from(std::io::Error::other(error)))?;
     Ok(bytes)

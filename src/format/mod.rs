@@ -8,12 +8,14 @@
 
 pub(crate) mod delta;
 mod extension;
+mod framed;
 mod header;
 mod identify;
 mod reader;
 mod record;
 mod recover;
 mod replay;
+mod ring;
 mod salvage;
 mod scan;
 mod sequence;
@@ -28,6 +30,7 @@ pub use identify::is_profile;
 pub use reader::{Contents, Fault, FaultCode, Outline, Profile};
 pub use recover::{Recovered, recover};
 pub use replay::Replay;
+pub use ring::{RING_START, is_ring, ring_start};
 pub use scan::{Scan, ThreadScan};
 pub use sequence::{Framing, Lost, Part, Place, Sequence};
 pub use writer::{Chunk, Packing, Writer};
