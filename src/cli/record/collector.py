@@ -216,7 +216,7 @@ def start(*args, **kwargs):
 
 
 def refuse(what):
-    print(f"tachyon-jsonl: {what}", file=sys.stderr)
+    RECORDER.tell("refused", detail=what)
     sys.exit(2)
 
 
@@ -253,6 +253,9 @@ def sample(pid, collector, **options):
         pass
     except PermissionError:
         raise
+    except SystemExit as error:
+        # The process has ended, or is no CPython of this version.
+        refuse(str(error))
     except Exception:
         # What was sampled before is sound.
         collector._hand_over()
@@ -292,8 +295,7 @@ def main():
         sys.exit(1)
     except (cli.SamplingUnknownProcessError, cli.SamplingModuleNotFoundError,
             cli.SamplingScriptNotFoundError) as error:
-        RECORDER.tell("missing", detail=str(error))
-        sys.exit(1)
+        refuse(str(error))
     except KeyboardInterrupt:
         if target and target.poll() is None:
             target.terminate()

@@ -11,7 +11,6 @@ mod snapshot;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -190,7 +189,7 @@ impl Recorder<'_> {
         if let Some(exit) = self.recording.exit.filter(|exit| *exit != 0 && self.stopping.is_none()) {
             messages.note("record", &format!("the program ended {}", ended(exit)));
         }
-        self.recording.finish(|| nothing(status))
+        self.recording.finish(status)
     }
 
     /// Records until the profilers are gone.
@@ -308,12 +307,4 @@ impl Recorder<'_> {
 
 fn ended(exit: i32) -> String {
     if exit < 0 { format!("by signal {}", -exit) } else { format!("with exit status {exit}") }
-}
-
-/// Why a recording in which there is nothing has nothing.
-fn nothing(status: ExitStatus) -> Error {
-    match status.code() {
-        Some(2) => Error::usage("CPython's profiler refuses what stands behind --"),
-        _ => Error::from(std::io::Error::other(format!("the profiler ended before its first batch ({status})"))),
-    }
 }

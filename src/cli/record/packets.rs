@@ -40,8 +40,8 @@ pub(super) enum Fact {
     End,
     /// The system does not let it sample.
     Denied { detail: String },
-    /// There is no such target.
-    Missing { detail: String },
+    /// It was asked for something that cannot be.
+    Refused { detail: String },
     /// How the target ended: its exit status, or a signal's number below zero.
     Exit { status: i32 },
 }

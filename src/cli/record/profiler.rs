@@ -113,7 +113,8 @@ fn check(python: &Path) -> Result<()> {
     let error = if version.starts_with("3.15.") {
         Error::usage(format!("Python {version} without its sampling profiler: {last}"))
     } else if version.is_empty() {
-        Error::usage(format!("it does not run as a Python: {}, {last}", output.status))
+        let said = if last.is_empty() { String::new() } else { format!(", {last}") };
+        Error::usage(format!("it does not run as a Python ({}{said})", output.status))
     } else {
         Error::usage(format!("Python {version}, but the sampling profiler is that of CPython 3.15"))
     };

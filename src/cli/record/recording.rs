@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -123,11 +124,12 @@ impl<'a> Recording<'a> {
                 let error = std::io::Error::new(std::io::ErrorKind::PermissionDenied, detail);
                 self.denied(profiler, Error::from(error).hint(TRACING))
             }
-            Said::Fact(Fact::Missing { detail }) => self.denied(profiler, Error::usage(detail)),
+            Said::Fact(Fact::Refused { detail }) => self.denied(profiler, Error::usage(detail)),
         }
     }
 
-    /// A profiler could not begin: of the first one that is the recording's failure.
+    /// A profiler could not begin: of the first one that is the recording's failure. Others may have come too
+    /// late for a process that is gone.
     fn denied(&mut self, profiler: Profiler, error: Error) -> Result<()> {
         let is_first = self.first.is_none_or(|first| first == profiler);
         if let Some(run) = self.runs.get_mut(&profiler) {
@@ -136,7 +138,7 @@ impl<'a> Recording<'a> {
         if is_first {
             self.failure = Some(error);
         } else {
-            self.fault(&error);
+            self.messages.warning("record", &format!("a process is left out: {error}"));
         }
         Ok(())
     }
@@ -315,9 +317,15 @@ impl<'a> Recording<'a> {
     /// # Errors
     ///
     /// A recording in which there is nothing, and what cannot be written.
-    pub fn finish(self, nothing: impl FnOnce() -> Error) -> Result<Status> {
+    pub fn finish(self, status: ExitStatus) -> Result<Status> {
         if self.chunks == 0 {
-            return Err(self.failure.unwrap_or_else(nothing));
+            // It has told its help.
+            let is_done = self.first.is_none() && status.success();
+            return match self.failure {
+                Some(failure) => Err(failure),
+                None if is_done => Ok(Status::Done),
+                None => Err(nothing(status)),
+            };
         }
         let mut status = self.status;
         if let Some(failure) = &self.failure {
@@ -329,6 +337,17 @@ impl<'a> Recording<'a> {
         }
         self.streams.commit()?;
         Ok(status)
+    }
+}
+
+/// Why a recording in which there is nothing has nothing.
+fn nothing(status: ExitStatus) -> Error {
+    match status.code() {
+        Some(2) => Error::usage("CPython's profiler refuses what stands behind --"),
+        _ => {
+            let fault = format!("the profiler ended before its first batch ({status})");
+            Error::from(std::io::Error::other(fault))
+        }
     }
 }
 
