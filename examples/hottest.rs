@@ -26,7 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             break;
         }
         // Stacks come outermost frame first, once for all samples in a row that have them.
-        lanes.advance(|stack, samples| *by_frame.entry(stack.last().copied()).or_default() += samples as u64);
+        for slice in lanes.slices() {
+            slice.stacks(|stack, samples| {
+                *by_frame.entry(stack.last().copied()).or_default() += samples as u64
+            });
+        }
+        lanes.advance();
     }
 
     let name = |string| contents.tables.strings.get(string).map(String::from_utf8_lossy).unwrap_or_default();

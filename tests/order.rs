@@ -47,7 +47,6 @@ fn record(samples: &[Sample]) -> Vec<u8> {
         ..FrameDef::default()
     };
     encoder.message(&mut text, MessageType::FrameDef, &frame_def);
-    let mut body = Vec::new();
     for instant in samples.chunk_by(|a, b| a.0 == b.0 && a.1 < b.1) {
         let mut nodes: Vec<u32> = Vec::new();
         let mut parents: Vec<u32> = Vec::new();
@@ -73,7 +72,7 @@ fn record(samples: &[Sample]) -> Vec<u8> {
                 stacks,
             })
             .collect();
-        body.clear();
+        let mut line = vec![0; encoder.envelope_len(MessageType::Raw) - 1];
         Raw {
             batch: 0,
             start_us: instant[0].0,
@@ -81,8 +80,10 @@ fn record(samples: &[Sample]) -> Vec<u8> {
             node_parent: &parents,
             threads: &threads,
         }
-        .write(&mut body);
-        encoder.body(&mut text, MessageType::Raw, &body);
+        .write(&mut line);
+        line.push(0);
+        let begin = encoder.enclose(&mut line, MessageType::Raw);
+        text.extend_from_slice(&line[begin..]);
     }
     let end = End { complete: true, samples: Some(samples.len() as u64), ..End::default() };
     encoder.message(&mut text, MessageType::End, &end);

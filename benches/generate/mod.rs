@@ -176,9 +176,11 @@ impl Generator {
             encoder.message(text, MessageType::StrDef, &self.program.strings);
             encoder.message(text, MessageType::FrameDef, &self.program.frames);
         }
-        let mut raw = Vec::new();
-        self.batch.write(&mut raw);
-        encoder.body(text, MessageType::Raw, &raw);
+        let mut line = vec![0; encoder.envelope_len(MessageType::Raw) - 1];
+        self.batch.write(&mut line);
+        line.push(0);
+        let begin = encoder.enclose(&mut line, MessageType::Raw);
+        text.extend_from_slice(&line[begin..]);
         self.batch.next();
         self.stream.send()
     }

@@ -144,6 +144,8 @@ struct Slot {
     came: u64,
     /// The outermost frame of its group, and counted.
     outermost: bool,
+    /// A bit for each group up to here; several groups share one.
+    marks: u128,
 }
 
 impl Aggregator {
@@ -212,10 +214,13 @@ impl Aggregator {
     #[inline]
     fn change(&mut self, lane: &mut LaneStack, keep: usize, pushed: &[u32]) {
         self.pop(lane, keep);
+        let mut marks = lane.slots.last().map_or(0, |slot| slot.marks);
         for &frame in pushed.iter().rev() {
             let group = self.group[frame as usize];
-            let outermost = group != HIDDEN && !lane.groups.contains(&group);
-            lane.slots.push(Slot { came: lane.seen, outermost });
+            let mark = 1 << (group.wrapping_mul(0x9e37_79b9) >> 25);
+            let recurs = marks & mark != 0 && lane.groups.contains(&group);
+            marks |= mark;
+            lane.slots.push(Slot { came: lane.seen, outermost: group != HIDDEN && !recurs, marks });
             lane.groups.push(group);
         }
     }
@@ -377,9 +382,9 @@ impl Aggregator {
         Some(self.group[frame as usize]).filter(|group| *group != HIDDEN)
     }
 
-    /// Whether a stack, outermost frame first, holds a frame that is counted.
-    pub fn is_counted(&self, stack: &[u32]) -> bool {
-        stack.iter().rev().any(|frame| self.group[*frame as usize] != HIDDEN)
+    /// Whether a frame is counted.
+    pub fn counts(&self, frame: u32) -> bool {
+        self.group[frame as usize] != HIDDEN
     }
 }
 

@@ -56,22 +56,22 @@ impl RawBuilder {
         self.path.clear();
         // Of the stack that the thread comes with, only what the first run keeps is needed.
         let kept = slice.runs().next().map_or(0, |run| run.keep);
-        for &frame in &slice.stack()[..kept] {
-            self.push(frame);
-        }
+        self.push(slice.stack()[..kept].iter());
         for run in slice.runs() {
             self.path.truncate(run.keep);
-            for &frame in run.pushed.iter().rev() {
-                self.push(frame);
-            }
-            let node = self.path.last().copied().unwrap_or(ROOT);
+            let node = self.push(run.pushed.iter().rev());
             self.stacks.push((node, run.samples));
         }
     }
 
-    #[inline]
-    fn push(&mut self, frame: u32) {
-        let parent = self.path.last().copied().unwrap_or(ROOT);
-        self.path.push(self.tree.child(parent, frame));
+    /// Puts frames on top of the current stack, whose node it returns.
+    #[inline(always)]
+    fn push<'a>(&mut self, frames: impl Iterator<Item = &'a u32>) -> u32 {
+        let mut node = self.path.last().copied().unwrap_or(ROOT);
+        for &frame in frames {
+            node = self.tree.child(node, frame);
+            self.path.push(node);
+        }
+        node
     }
 }

@@ -109,6 +109,8 @@ pub struct RunStream {
     /// Of the parts before this one.
     totals: Totals,
     used: UsedFrames,
+    /// Depth of the outermost frame that counts on each lane's stack; the greatest number for none.
+    counted_from: Vec<usize>,
     window_end: Option<u64>,
     batch: Batch,
     samples: u64,
@@ -191,6 +193,7 @@ impl RunStream {
             aggregator: Aggregator::new(&tables, 0, None),
             totals: Totals::default(),
             used: UsedFrames::new(&tables),
+            counted_from: Vec::new(),
             tables,
             window_end: None,
             batch: Batch::default(),
@@ -215,6 +218,7 @@ impl RunStream {
     /// As for [`to_stream`].
     pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, sink: &mut impl Write) -> Result<()> {
         let numbers = self.begin(profile.contents(), sink)?;
+        self.counted_from.clear();
         let (mut replay, contents) = profile.replay()?;
         if let Some(numbers) = numbers {
             replay = replay.renumbered(numbers);
@@ -279,6 +283,7 @@ impl RunStream {
         };
         for slice in lanes.slices() {
             self.note(&slice);
+            self.note_stacks(&slice);
         }
         if self.options.types.asks_for(MessageType::FrameDef)
             || self.options.types.asks_for(MessageType::StrDef)
@@ -290,15 +295,7 @@ impl RunStream {
                 self.aggregator.count(&slice);
             }
         }
-        let RunStream { aggregator, batch, samples_total, .. } = self;
-        lanes.advance(|stack, samples| {
-            if aggregator.is_counted(stack) {
-                *samples_total += samples as u64;
-            }
-            if stack.len() == STACK_DEPTH {
-                batch.at_depth_limit += samples as u64;
-            }
-        });
+        lanes.advance();
         self.batch.samples += taken as u64;
         self.batch.fresh += taken as u64;
         self.samples += taken as u64;
@@ -319,6 +316,25 @@ impl RunStream {
         self.batch.threads.insert(slice.thread());
     }
 
+    fn note_stacks(&mut self, slice: &Slice<'_>) {
+        if slice.index() >= self.counted_from.len() {
+            self.counted_from.resize(slice.index() + 1, usize::MAX);
+        }
+        let counted_from = &mut self.counted_from[slice.index()];
+        for run in slice.runs() {
+            if *counted_from >= run.keep {
+                let counted = run.pushed.iter().rev().position(|frame| self.aggregator.counts(*frame));
+                *counted_from = counted.map_or(usize::MAX, |at| run.keep + at);
+            }
+            if *counted_from != usize::MAX {
+                self.samples_total += run.samples as u64;
+            }
+            if run.keep + run.pushed.len() == STACK_DEPTH {
+                self.batch.at_depth_limit += run.samples as u64;
+            }
+        }
+    }
+
     fn note_frames(&mut self, lanes: &Lanes) {
         for slice in lanes.slices() {
             slice.stack().iter().for_each(|frame| self.used.note(*frame));
@@ -328,12 +344,14 @@ impl RunStream {
 
     /// Adds one raw message with about `wanted` samples, fewer where they don't fit into a line.
     fn add_raw(&mut self, lanes: &mut Lanes, mut wanted: usize, before: Option<u64>, mut cut: Cut) -> usize {
-        let limit = self.options.max_line - self.encoder.envelope_len(MessageType::Raw);
+        let envelope = self.encoder.envelope_len(MessageType::Raw);
+        let limit = self.options.max_line - envelope;
         let start = self.batch.raw.len();
         loop {
             let taken = lanes.cut(wanted, before, cut);
+            self.batch.raw.resize(start + envelope - 1, 0);
             self.raw.write(self.batch.index, lanes.slices(), &mut self.batch.raw);
-            let length = self.batch.raw.len() - start;
+            let length = self.batch.raw.len() - start + 1 - envelope;
             if length <= limit || taken == 1 {
                 // Aim a little below the limit, so that most messages fit at once.
                 if length > limit / 2 || 2 * taken >= self.raw_samples {
@@ -342,6 +360,7 @@ impl RunStream {
                 for frame in &self.raw.tree.frame {
                     self.used.note(*frame);
                 }
+                self.batch.raw.push(b'\n');
                 self.batch.raw_ends.push(self.batch.raw.len());
                 return taken;
             }

@@ -33,6 +33,7 @@ pub enum ByteOrder {
 
 impl ByteOrder {
     /// Reads a number at `at`; the caller has checked the length.
+    #[inline]
     pub(crate) fn u32(self, bytes: &[u8], at: usize) -> u32 {
         let array = bytes[at..at + 4].try_into().expect("four bytes");
         match self {
@@ -42,6 +43,7 @@ impl ByteOrder {
     }
 
     /// Reads a number at `at`; the caller has checked the length.
+    #[inline]
     pub(crate) fn u64(self, bytes: &[u8], at: usize) -> u64 {
         let array = bytes[at..at + 8].try_into().expect("eight bytes");
         match self {

@@ -241,15 +241,8 @@ impl<R: Read + Seek> Profile<R> {
     /// Errors of the source.
     pub fn replay(&mut self) -> Result<(Replay<'_>, &Contents)> {
         let records = records(&mut self.source, self.base, &self.contents.header)?;
-        let scan = &self.contents.scan;
-        let threads = scan.threads.iter().map(|thread| thread.thread).collect();
-        let replay = Replay::new(
-            records,
-            scan.sound_end,
-            threads,
-            self.contents.header.facts.start_us,
-            &mut self.late,
-        );
+        let start_us = self.contents.header.facts.start_us;
+        let replay = Replay::new(records, &self.contents.scan, start_us, &mut self.late);
         Ok((replay, &self.contents))
     }
 
@@ -287,8 +280,8 @@ impl<R: Read + Seek> Profile<R> {
                     }
                     let resolved = change.resolve(depth).map_err(|fault| reader.fault(record.at, fault))?;
                     stack.truncate(resolved.keep as usize);
-                    stack.extend(reader.pushed.iter().rev());
-                    each(thread, resolved.keep as usize, &reader.pushed, 1);
+                    stack.extend(reader.pushed().iter().rev());
+                    each(thread, resolved.keep as usize, reader.pushed(), 1);
                 }
             }
         }

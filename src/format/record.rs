@@ -158,8 +158,8 @@ pub(crate) struct RecordReader<'a> {
     ended: bool,
     /// Why the source ended early; told once the bytes before it are used up.
     failure: Option<Error>,
-    /// The frames of the last record, innermost first.
-    pub pushed: Vec<u32>,
+    pushed: [u32; STACK_DEPTH],
+    push: usize,
 }
 
 impl<'a> RecordReader<'a> {
@@ -174,11 +174,19 @@ impl<'a> RecordReader<'a> {
             base: 0,
             ended: false,
             failure: None,
-            pushed: Vec::new(),
+            pushed: [0; STACK_DEPTH],
+            push: 0,
         }
     }
 
+    /// The frames of the last record, innermost first.
+    #[inline(always)]
+    pub fn pushed(&self) -> &[u32] {
+        &self.pushed[..self.push]
+    }
+
     /// Bytes of the region before the next record or entry.
+    #[inline]
     pub fn position(&self) -> u64 {
         self.base + self.pos as u64
     }
@@ -231,44 +239,58 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// The next record; its frames are in `self.pushed`. `None` at the end of the region. The
+    /// The next record; [`RecordReader::pushed`] has its frames. `None` at the end of the region. The
     /// entries of a REPEAT must have been read.
+    #[inline(always)]
     pub fn next(&mut self) -> Result<Option<Record>> {
         self.fill(RECORD_MAX);
         let at = self.position();
         let bytes = &self.buffer[self.pos..self.len];
-        if bytes.len() < HEAD {
-            return match (self.failure.take(), bytes.len()) {
-                (Some(failure), _) => Err(failure),
-                (None, 0) => Ok(None),
-                (None, left) => {
-                    Err(self.fault(at, format!("the sample data end in {left} bytes that are no record")))
-                }
-            };
-        }
+        let Some(head) = bytes.first_chunk::<HEAD>() else { return self.no_record(at).map(|()| None) };
         let thread =
-            ThreadKey { thread_id: self.order.u64(bytes, 0), interpreter_id: self.order.u32(bytes, 8) };
-        let encoding = bytes[12];
+            ThreadKey { thread_id: self.order.u64(head, 0), interpreter_id: self.order.u32(head, 8) };
         let mut pos = HEAD;
-        let body = match body(bytes, &mut pos, encoding, &mut self.pushed) {
-            Ok(body) => body,
-            Err(BodyFault::Number(fault)) => return Err(self.broken(at, fault, "a record")),
-            Err(fault) => return Err(self.fault(at, fault.detail())),
-        };
-        self.pos += pos;
-        Ok(Some(Record { at, thread, body }))
+        match body(bytes, &mut pos, head[12], &mut self.pushed) {
+            Ok((body, push)) => {
+                self.pos += pos;
+                self.push = push;
+                Ok(Some(Record { at, thread, body }))
+            }
+            Err(fault) => Err(self.unreadable(at, fault)),
+        }
+    }
+
+    /// Too few bytes for a record are left.
+    #[cold]
+    fn no_record(&mut self, at: u64) -> Result<()> {
+        match (self.failure.take(), self.len - self.pos) {
+            (Some(failure), _) => Err(failure),
+            (None, 0) => Ok(()),
+            (None, left) => {
+                Err(self.fault(at, format!("the sample data end in {left} bytes that are no record")))
+            }
+        }
+    }
+
+    #[cold]
+    fn unreadable(&mut self, at: u64, fault: BodyFault) -> Error {
+        match fault {
+            BodyFault::Number(fault) => self.broken(at, fault, "a record"),
+            fault => self.fault(at, fault.detail()),
+        }
     }
 
     /// Reads `count` entries of a REPEAT, each a time delta and a status.
-    #[inline]
+    #[inline(always)]
     pub fn entries(&mut self, count: u32, mut each: impl FnMut(u64, u8)) -> Result<()> {
         let mut left = count;
-        while left > 0 {
-            self.fill(ENTRY_MAX);
-            let bytes = &self.buffer[..self.len];
-            let mut pos = self.pos;
-            let mut fault = None;
-            while left > 0 {
+        loop {
+            let bytes = &self.buffer[self.pos..self.len];
+            let mut pos = 0;
+            let fault = loop {
+                if left == 0 {
+                    break None;
+                }
                 let mut next = pos;
                 match varint::read(bytes, &mut next) {
                     Ok(delta) if next < bytes.len() => {
@@ -276,24 +298,24 @@ impl<'a> RecordReader<'a> {
                         pos = next + 1;
                         left -= 1;
                     }
-                    Ok(_) => {
-                        fault = Some(Fault::Short);
-                        break;
-                    }
-                    Err(short_or_long) => {
-                        fault = Some(short_or_long);
-                        break;
-                    }
+                    Ok(_) => break Some(Fault::Short),
+                    Err(fault) => break Some(fault),
                 }
-            }
-            self.pos = pos;
+            };
+            self.pos += pos;
             match fault {
-                Some(Fault::Short) if !self.ended => {}
+                None => return Ok(()),
+                Some(Fault::Short) if !self.ended => self.refill(),
                 Some(fault) => return Err(self.broken(self.position(), fault, "a REPEAT record")),
-                None => {}
             }
         }
-        Ok(())
+    }
+
+    /// The time delta of the entry that comes next, where it can be read.
+    #[inline]
+    pub fn peek_delta(&mut self) -> Option<u64> {
+        self.fill(ENTRY_MAX);
+        varint::read(&self.buffer[self.pos..self.len], &mut 0).ok()
     }
 }
 
@@ -325,10 +347,16 @@ impl From<Fault> for BodyFault {
     }
 }
 
+/// What stands behind a record's head, and how many frames it pushes.
 #[inline(always)]
-fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> Result<Body, BodyFault> {
+fn body(
+    bytes: &[u8],
+    pos: &mut usize,
+    encoding: u8,
+    pushed: &mut [u32; STACK_DEPTH],
+) -> Result<(Body, usize), BodyFault> {
     if encoding == REPEAT {
-        return Ok(Body::Repeat { count: narrow(bytes, pos)? });
+        return Ok((Body::Repeat { count: narrow(bytes, pos)? }, 0));
     }
     if encoding > POP_PUSH {
         return Err(BodyFault::Kind(encoding));
@@ -343,14 +371,11 @@ fn body(bytes: &[u8], pos: &mut usize, encoding: u8, pushed: &mut Vec<u32>) -> R
         _ => Change::PopPush { pop: first, push: narrow(bytes, pos)? },
     };
     let (Change::Full { push } | Change::Suffix { push, .. } | Change::PopPush { push, .. }) = change;
-    if push as usize > STACK_DEPTH {
-        return Err(BodyFault::Deep(push));
+    let Some(pushed) = pushed.get_mut(..push as usize) else { return Err(BodyFault::Deep(push)) };
+    for frame in pushed {
+        *frame = narrow(bytes, pos)?;
     }
-    pushed.clear();
-    for _ in 0..push {
-        pushed.push(narrow(bytes, pos)?);
-    }
-    Ok(Body::Change { delta, status, change })
+    Ok((Body::Change { delta, status, change }, push as usize))
 }
 
 /// A number that must fit into 32 bits.

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use crate::error::Result;
 use crate::format::record::{Body, RecordReader};
-use crate::format::scan::{Horizon, Late, ThreadIndex};
+use crate::format::scan::{BLOCK, Late, Scan, ThreadIndex};
 use crate::format::varint;
 use crate::limits::WAITING_SAMPLES;
 use crate::model::{Lanes, StackChange, ThreadKey};
@@ -13,17 +13,19 @@ use rustc_hash::FxHashMap;
 
 /// Loads a profile's samples in time order, a window at a time.
 ///
-/// Memory holds the window ([`crate::limits::REORDER_SAMPLES`]) and what the caller lets wait in
-/// [`Replay::lanes`], whatever the profile's size.
+/// Memory holds what is not yet known to be complete, at most about
+/// [`crate::limits::REORDER_SAMPLES`], and what the caller lets wait in [`Replay::lanes`], whatever the
+/// profile's size.
 pub struct Replay<'a> {
     reader: RecordReader<'a>,
-    sound_end: u64,
+    scan: &'a Scan,
+    /// Samples that were read of the region.
+    read: u64,
     index: ThreadIndex,
     /// Number of a thread in order of appearance -> its lane.
     lane_of: Vec<usize>,
     lane_by_key: FxHashMap<ThreadKey, usize>,
     lanes: Lanes,
-    horizon: Horizon,
     open: Option<Open>,
     ended: bool,
     late: LateQueue<'a>,
@@ -38,22 +40,6 @@ struct Open {
     left: u32,
     /// Entries at its front that the lane already has, from the copy set aside.
     skip: u32,
-    /// Where there are some, the thread's clock as the walk comes by: the lane's is ahead of it.
-    clock: Option<Clock>,
-}
-
-/// A thread's time and highest time.
-#[derive(Clone, Copy, Default)]
-struct Clock {
-    time: u64,
-    high: u64,
-}
-
-impl Clock {
-    fn pass(&mut self, delta: u64) {
-        self.time = self.time.wrapping_add(delta);
-        self.high = self.high.max(self.time);
-    }
 }
 
 struct LateQueue<'a> {
@@ -70,26 +56,19 @@ struct LateQueue<'a> {
 struct Progress {
     samples: u32,
     bytes: u64,
-    /// The thread's clock before its first sample.
-    clock: Clock,
 }
 
 impl<'a> Replay<'a> {
-    pub(crate) fn new(
-        reader: RecordReader<'a>,
-        sound_end: u64,
-        threads: Vec<ThreadKey>,
-        start_us: u64,
-        late: &'a mut Late,
-    ) -> Self {
+    pub(crate) fn new(reader: RecordReader<'a>, scan: &'a Scan, start_us: u64, late: &'a mut Late) -> Self {
+        let threads: Vec<ThreadKey> = scan.threads.iter().map(|thread| thread.thread).collect();
         Replay {
             reader,
-            sound_end,
+            scan,
+            read: 0,
             index: ThreadIndex::default(),
             lane_of: Vec::new(),
             lane_by_key: threads.iter().enumerate().map(|(lane, thread)| (*thread, lane)).collect(),
             lanes: Lanes::new(threads, start_us),
-            horizon: Horizon::default(),
             open: None,
             ended: false,
             late: LateQueue {
@@ -115,12 +94,6 @@ impl<'a> Replay<'a> {
         self
     }
 
-    fn renumber(numbers: Option<&[u32]>, frames: &mut [u32]) {
-        if let Some(numbers) = numbers {
-            frames.iter_mut().for_each(|frame| *frame = numbers[*frame as usize]);
-        }
-    }
-
     /// The samples that wait; those with a key below [`Replay::complete_before`] are complete.
     pub fn lanes(&mut self) -> &mut Lanes {
         &mut self.lanes
@@ -131,16 +104,22 @@ impl<'a> Replay<'a> {
         if self.is_through() {
             return None;
         }
-        let passed = if self.ended { u64::MAX } else { self.horizon.get().unwrap_or(0) };
-        let open = self.open.map_or(u64::MAX, |open| self.lanes.high(open.lane).unwrap_or(0));
         let late = self.late.heap.peek().map_or(u64::MAX, |Reverse((key, _))| *key);
-        let before = passed.min(open).min(late);
+        let before = self.bound().min(late);
         if self.lanes.waiting() < WAITING_SAMPLES {
             return Some(before);
         }
         // The clock stands still, or is far behind where it was: any number of samples may share this
         // key. Their order over threads is given up rather than the bound on memory.
         before.checked_add(1)
+    }
+
+    /// No sample that the walk is still to read has a key below this.
+    fn bound(&self) -> u64 {
+        if self.ended {
+            return u64::MAX;
+        }
+        self.scan.bounds.get((self.read / BLOCK) as usize).copied().unwrap_or(u64::MAX)
     }
 
     /// Whether every sample has been loaded.
@@ -160,7 +139,7 @@ impl<'a> Replay<'a> {
                 return Ok(());
             }
             // Counting walks all lanes, so a good many samples are loaded between two counts.
-            let target = self.lanes.waiting() + wanted.max(16 * 1024);
+            let target = self.lanes.waiting() + wanted.max(BLOCK as usize);
             while self.lanes.waiting() < target && !self.is_through() {
                 self.step()?;
             }
@@ -168,23 +147,20 @@ impl<'a> Replay<'a> {
     }
 
     /// Loads a little more of what holds the complete time back.
+    #[inline(always)]
     fn step(&mut self) -> Result<()> {
-        let late = self.late.heap.peek().map(|Reverse((key, _))| *key);
-        let main = match self.open {
-            Some(open) => self.lanes.high(open.lane),
-            None => self.horizon.get(),
-        };
-        match late {
-            Some(key) if self.ended || main.is_some_and(|main| key < main) => self.load_late(),
+        match self.late.heap.peek() {
+            Some(Reverse((key, _))) if self.ended || *key < self.bound() => self.load_late(),
             _ => self.load_main(),
         }
     }
 
+    #[inline(always)]
     fn load_main(&mut self) -> Result<()> {
         if let Some(open) = self.open {
             return self.load_open(open);
         }
-        if self.reader.position() >= self.sound_end {
+        if self.reader.position() >= self.scan.sound_end {
             self.ended = true;
             return Ok(());
         }
@@ -197,61 +173,51 @@ impl<'a> Replay<'a> {
             self.lane_of.push(self.lane_by_key[&record.thread]);
         }
         let lane = self.lane_of[number];
-        let met = self.late.meet(record.at);
-        let skip = met.map_or(0, |met| met.samples);
-        let mut clock = met.map(|met| met.clock);
+        let skip = self.late.meet(record.at);
         match record.body {
-            Body::Repeat { count } => {
-                if count > 0 {
-                    self.load_open(Open { lane, left: count, skip, clock })?;
-                }
-            }
+            Body::Repeat { count } if count > 0 => self.load_open(Open { lane, left: count, skip }),
+            Body::Repeat { .. } => Ok(()),
             Body::Change { delta, status, change } => {
-                if skip == 0 {
-                    let depth = self.lanes.depth(lane);
-                    if let Some(innermost) = change.keeps_innermost(depth) {
-                        let stack = self.lanes.newest_stack(lane);
-                        let pushed: Vec<u32> = stack.iter().rev().take(innermost as usize).copied().collect();
-                        self.lanes.change(lane, StackChange { keep: 0, push: innermost }, &pushed);
-                    } else {
-                        let change =
-                            change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
-                        Self::renumber(self.renumbered.as_deref(), &mut self.reader.pushed);
-                        self.lanes.change(lane, change, &self.reader.pushed);
+                self.read += 1;
+                if skip > 0 {
+                    return Ok(());
+                }
+                let depth = self.lanes.depth(lane);
+                if let Some(innermost) = change.keeps_innermost(depth) {
+                    let stack = self.lanes.newest_stack(lane);
+                    let pushed = stack.iter().rev().take(innermost as usize).copied();
+                    self.lanes.change(lane, StackChange { keep: 0, push: innermost }, pushed);
+                } else {
+                    let change =
+                        change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
+                    let pushed = self.reader.pushed().iter();
+                    match &self.renumbered {
+                        None => self.lanes.change(lane, change, pushed.copied()),
+                        Some(numbers) => {
+                            self.lanes.change(lane, change, pushed.map(|frame| numbers[*frame as usize]));
+                        }
                     }
-                    self.lanes.append(lane).push(delta, status);
                 }
-                if let Some(clock) = &mut clock {
-                    clock.pass(delta);
-                }
-                self.horizon.advance(1, self.high(lane, clock));
+                self.lanes.push(lane, delta, status);
+                Ok(())
             }
         }
-        Ok(())
     }
 
-    /// The highest time of a thread as the walk has seen it.
-    fn high(&self, lane: usize, clock: Option<Clock>) -> u64 {
-        clock.map_or_else(|| self.lanes.high(lane).unwrap_or(0), |clock| clock.high)
-    }
-
+    #[inline(always)]
     fn load_open(&mut self, mut open: Open) -> Result<()> {
-        let step = open.left.min(self.horizon.step());
-        let mut append = self.lanes.append(open.lane);
+        // The bound is looked at again where the next block begins.
+        let step = u64::from(open.left).min(BLOCK - self.read % BLOCK) as u32;
         let skip = open.skip.min(step);
-        if let Some(clock) = &mut open.clock {
-            self.reader.entries(skip, |delta, _| clock.pass(delta))?;
-            self.reader.entries(step - skip, |delta, status| {
-                clock.pass(delta);
-                append.push(delta, status);
-            })?;
-        } else {
-            self.reader.entries(step, |delta, status| append.push(delta, status))?;
+        if skip > 0 {
+            self.reader.entries(skip, |_, _| {})?;
         }
+        let mut append = self.lanes.append(open.lane);
+        self.reader.entries(step - skip, |delta, status| append.push(delta, status))?;
         drop(append);
         open.skip -= skip;
         open.left -= step;
-        self.horizon.advance(step, self.high(open.lane, open.clock));
+        self.read += u64::from(step);
         self.open = (open.left > 0).then_some(open);
         Ok(())
     }
@@ -262,11 +228,7 @@ impl<'a> Replay<'a> {
         };
         let record = self.late.late.records[number];
         let lane = record.thread as usize;
-        if self.late.progress[number].samples == 0 {
-            let clock = Clock { time: self.lanes.last_time(lane), high: self.lanes.high(lane).unwrap_or(0) };
-            self.late.progress[number].clock = clock;
-        }
-        let Progress { samples: loaded, bytes, clock } = self.late.progress[number];
+        let Progress { samples: loaded, bytes } = self.late.progress[number];
         let LateQueue { late, buffer, .. } = &mut self.late;
         let got = late.read_at(record.spool_at + bytes, buffer)?;
         let buffer = &buffer[..got];
@@ -275,10 +237,11 @@ impl<'a> Replay<'a> {
         if let Some(change) = record.change {
             let frames_at = buffer.iter().position(|byte| *byte < 0x80).map_or(0, |at| at + 2);
             let frames = buffer[frames_at..frames_at + 4 * change.push as usize].chunks_exact(4);
-            let mut pushed: Vec<u32> =
-                frames.map(|frame| u32::from_le_bytes(frame.try_into().expect("four bytes"))).collect();
-            Self::renumber(self.renumbered.as_deref(), &mut pushed);
-            self.lanes.change(lane, change, &pushed);
+            let pushed = frames.map(|frame| {
+                let frame = u32::from_le_bytes(frame.try_into().expect("four bytes"));
+                self.renumbered.as_ref().map_or(frame, |numbers| numbers[frame as usize])
+            });
+            self.lanes.change(lane, change, pushed);
         }
         let mut append = self.lanes.append(lane);
         while loaded + now < record.samples {
@@ -291,7 +254,7 @@ impl<'a> Replay<'a> {
             now += 1;
         }
         drop(append);
-        self.late.progress[number] = Progress { samples: loaded + now, bytes: bytes + pos as u64, clock };
+        self.late.progress[number] = Progress { samples: loaded + now, bytes: bytes + pos as u64 };
         if loaded + now < record.samples && now > 0 {
             let key = self.lanes.high(lane).unwrap_or(record.first_key);
             self.late.heap.push(Reverse((key, number)));
@@ -302,17 +265,18 @@ impl<'a> Replay<'a> {
 
 impl LateQueue<'_> {
     /// The walk has come to the record at byte `at` of the region: from here on it is loaded from
-    /// there. Returns what of it is loaded already, if something is.
-    fn meet(&mut self, at: u64) -> Option<Progress> {
+    /// there. Returns how many of its samples are loaded already.
+    #[inline]
+    fn meet(&mut self, at: u64) -> u32 {
         // Most profiles have none, or have met them all.
         if self.by_place.is_empty() {
-            return None;
+            return 0;
         }
-        let number = self.by_place.remove(&at)?;
-        let progress = self.progress[number];
-        if progress.samples < self.late.records[number].samples {
+        let Some(number) = self.by_place.remove(&at) else { return 0 };
+        let loaded = self.progress[number].samples;
+        if loaded < self.late.records[number].samples {
             self.heap.retain(|Reverse((_, other))| *other != number);
         }
-        Some(progress).filter(|progress| progress.samples > 0)
+        loaded
     }
 }

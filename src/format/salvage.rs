@@ -200,13 +200,13 @@ fn each_record(
                 };
                 // Frames are numbered as they come, so a number can be ahead by one stack at most.
                 let limit = walk.frames.saturating_add(STACK_DEPTH as u32);
-                if let Some(frame) = reader.pushed.iter().find(|frame| **frame >= limit) {
+                if let Some(frame) = reader.pushed().iter().find(|frame| **frame >= limit) {
                     break Some(reader.fault(at, format!("frame number {frame} is out of order")));
                 }
-                let highest = reader.pushed.iter().max();
+                let highest = reader.pushed().iter().max();
                 walk.frames = walk.frames.max(highest.map_or(0, |highest| highest + 1));
                 depths.insert(thread, resolved.keep + resolved.push);
-                each(thread, Sound::Change { delta, status, change, pushed: &reader.pushed })?;
+                each(thread, Sound::Change { delta, status, change, pushed: reader.pushed() })?;
                 walk.samples += 1;
             }
             Body::Repeat { count } => {

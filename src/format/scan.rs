@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::record::{Body, REPEAT, Record, RecordReader};
+use crate::format::record::{Body, Change, REPEAT, Record, RecordReader};
 use crate::format::varint;
 use crate::limits::{LATE_RECORDS, REORDER_SAMPLES, SPOOL_MEMORY, STACK_DEPTH};
 use crate::model::{StackChange, ThreadKey};
@@ -42,6 +42,9 @@ pub struct Scan {
     pub(crate) first_used: Vec<u32>,
     /// Byte of the region behind the last sound record.
     pub(crate) sound_end: u64,
+    /// The least key among the samples from each [`BLOCK`] on, but for late records: what is below it is
+    /// complete once the block begins.
+    pub(crate) bounds: Vec<u64>,
 }
 
 /// What a region holds of one thread.
@@ -55,64 +58,105 @@ pub struct ThreadScan {
     pub span_us: Option<(u64, u64)>,
 }
 
-/// Threads by key, with a short cut for the thread that was asked for last.
-#[derive(Debug, Default)]
+/// Threads by key, with a short cut for those that were asked for last.
+#[derive(Debug)]
 pub(crate) struct ThreadIndex {
     indexes: FxHashMap<ThreadKey, u32>,
-    last: Option<(ThreadKey, u32)>,
+    /// By a few bits that are mixed from the id.
+    recent: [Option<(ThreadKey, u32)>; 1 << ThreadIndex::RECENT_BITS],
+}
+
+impl Default for ThreadIndex {
+    fn default() -> Self {
+        ThreadIndex { indexes: FxHashMap::default(), recent: [None; 1 << Self::RECENT_BITS] }
+    }
 }
 
 impl ThreadIndex {
+    const RECENT_BITS: u32 = 8;
+
     /// The thread's number; a new thread gets the next one.
-    #[inline]
+    #[inline(always)]
     pub fn get_or_insert(&mut self, thread: ThreadKey) -> usize {
-        if let Some((key, index)) = self.last
-            && key == thread
-        {
-            return index as usize;
+        let mixed = thread.thread_id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let recent = (mixed >> (u64::BITS - Self::RECENT_BITS)) as usize;
+        match self.recent[recent] {
+            Some((key, index)) if key == thread => index as usize,
+            _ => self.look_up(thread, recent),
         }
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, thread: ThreadKey, recent: usize) -> usize {
         let next = self.indexes.len() as u32;
         let index = *self.indexes.entry(thread).or_insert(next);
-        self.last = Some((thread, index));
+        self.recent[recent] = Some((thread, index));
         index as usize
     }
 }
 
-/// The highest key among the samples that were read more than [`REORDER_SAMPLES`] ago. A record
-/// that starts below it is late; samples below it are complete, but for late records.
-///
-/// Both walks feed it the same samples in the same steps, so both see the same records as late.
+/// Samples of a block: so often it is noted how far the walk has come.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// How far a walk has come in time: the highest key among the samples that were read more than
+/// [`REORDER_SAMPLES`] ago. A record that starts below it is late.
 #[derive(Debug, Default)]
-pub(crate) struct Horizon {
-    blocks: VecDeque<u64>,
+struct Horizon {
+    /// The highest key up to each of the last blocks.
+    highs: VecDeque<u64>,
     read: u64,
     high: u64,
     passed: Option<u64>,
+    /// The least key in each block, but for late records.
+    lows: Vec<u64>,
+    low: Option<u64>,
 }
 
 impl Horizon {
-    const BLOCK: u64 = 4096;
-
-    pub fn get(&self) -> Option<u64> {
-        self.passed
+    /// Whether a record that starts with this key is late.
+    #[inline]
+    fn is_behind(&self, key: u64) -> bool {
+        self.passed.is_some_and(|passed| key < passed)
     }
 
     /// How many samples may be read before [`Horizon::advance`] is told.
-    pub fn step(&self) -> u32 {
-        (Self::BLOCK - self.read % Self::BLOCK) as u32
+    #[inline]
+    fn step(&self) -> u32 {
+        (BLOCK - self.read % BLOCK) as u32
     }
 
-    /// `samples`, at most [`Horizon::step`], were read of a thread whose highest time is `high`.
-    #[inline]
-    pub fn advance(&mut self, samples: u32, high: u64) {
+    /// `samples`, at most [`Horizon::step`], were read of one thread, with keys from `low`, or `None` if
+    /// they are late, to `high`.
+    #[inline(always)]
+    fn advance(&mut self, samples: u32, low: Option<u64>, high: u64) {
         self.high = self.high.max(high);
-        self.read += u64::from(samples);
-        if self.read.is_multiple_of(Self::BLOCK) && samples > 0 {
-            self.blocks.push_back(self.high);
-            if self.blocks.len() as u64 > REORDER_SAMPLES as u64 / Self::BLOCK {
-                self.passed = self.blocks.pop_front();
-            }
+        if let Some(low) = low {
+            self.low = Some(self.low.map_or(low, |other| other.min(low)));
         }
+        self.read += u64::from(samples);
+        if self.read.is_multiple_of(BLOCK) {
+            self.next_block();
+        }
+    }
+
+    #[cold]
+    fn next_block(&mut self) {
+        self.lows.push(self.low.take().unwrap_or(u64::MAX));
+        self.highs.push_back(self.high);
+        if self.highs.len() as u64 > REORDER_SAMPLES as u64 / BLOCK {
+            self.passed = self.highs.pop_front();
+        }
+    }
+
+    /// The least key from each block's start to the end.
+    fn bounds(mut self) -> Vec<u64> {
+        self.lows.push(self.low.unwrap_or(u64::MAX));
+        let mut least = u64::MAX;
+        for low in self.lows.iter_mut().rev() {
+            least = least.min(*low);
+            *low = least;
+        }
+        self.lows
     }
 }
 
@@ -143,6 +187,8 @@ struct Thread {
     low: u64,
     depth: u32,
     samples: u64,
+    /// The last instant in which it was written: [`OrderSeen`].
+    written_in: u64,
 }
 
 /// What is being walked.
@@ -163,7 +209,13 @@ impl Region<'_> {
             threads: Vec::new(),
             start_us: self.start_us,
             horizon: Horizon::default(),
-            order: OrderSeen::default(),
+            order: OrderSeen {
+                time: 0,
+                last: None,
+                instant: 0,
+                pairs: FxHashSet::default(),
+                recent: [None; 64],
+            },
             copy: Vec::new(),
         };
         let fault = loop {
@@ -212,6 +264,7 @@ struct Scanner {
 }
 
 impl Scanner {
+    #[inline(always)]
     fn record(&mut self, reader: &mut RecordReader<'_>, record: Record) -> Result<()> {
         let index = self.index.get_or_insert(record.thread);
         if index == self.threads.len() {
@@ -222,59 +275,86 @@ impl Scanner {
                 low: u64::MAX,
                 depth: 0,
                 samples: 0,
+                written_in: 0,
             });
         }
         match record.body {
-            Body::Repeat { count } => self.repeat(reader, record, index, count)?,
+            Body::Repeat { count } => self.repeat(reader, record, index, count),
             Body::Change { delta, status, change } => {
-                let thread = self.threads[index];
-                let resolved =
-                    change.resolve(thread.depth).map_err(|fault| reader.fault(record.at, fault))?;
-                for &frame in &reader.pushed {
-                    match self.scan.used_frames.get_mut(frame as usize) {
-                        Some(used) => {
-                            if !*used {
-                                *used = true;
-                                self.scan.first_used.push(frame);
-                            }
-                        }
-                        None => {
-                            let frames = self.scan.used_frames.len();
-                            let fault = format!("frame index {frame} is out of range (0..{frames})");
-                            return Err(reader.fault(record.at, fault));
-                        }
-                    }
-                }
-                let time = thread.last_time.wrapping_add(delta);
-                let key = thread.high.map_or(time, |high| high.max(time));
-                self.order.written(time, index as u32);
-                if self.is_late(key) {
-                    if change.keeps_innermost(thread.depth).is_some() {
-                        let fault =
-                            "the record stands far behind its time and adds no frame, which no writer makes";
-                        return Err(reader.fault(record.at, fault));
-                    }
-                    self.copy.clear();
-                    varint::write(&mut self.copy, delta);
-                    self.copy.push(status);
-                    for &frame in &reader.pushed {
-                        self.copy.extend_from_slice(&frame.to_le_bytes());
-                    }
-                    self.set_aside(record.at, index, key, Some(resolved), 1)?;
-                }
-                let thread = &mut self.threads[index];
-                thread.depth = resolved.keep + resolved.push;
-                thread.last_time = time;
-                thread.low = thread.low.min(time);
-                thread.high = Some(key);
-                thread.samples += 1;
-                self.horizon.advance(1, key);
-                self.count(change.encoding(), 1, resolved.keep + resolved.push);
+                self.change(reader, record.at, index, (delta, status), change)
             }
         }
+    }
+
+    #[inline(always)]
+    fn change(
+        &mut self,
+        reader: &mut RecordReader<'_>,
+        at: u64,
+        index: usize,
+        (delta, status): (u64, u8),
+        change: Change,
+    ) -> Result<()> {
+        let thread = &mut self.threads[index];
+        let resolved = change.resolve(thread.depth).map_err(|fault| reader.fault(at, fault))?;
+        for &frame in reader.pushed() {
+            match self.scan.used_frames.get_mut(frame as usize) {
+                Some(true) => {}
+                Some(used) => {
+                    *used = true;
+                    self.scan.first_used.push(frame);
+                }
+                None => {
+                    let frames = self.scan.used_frames.len();
+                    let fault = format!("frame index {frame} is out of range (0..{frames})");
+                    return Err(reader.fault(at, fault));
+                }
+            }
+        }
+        let time = thread.last_time.wrapping_add(delta);
+        let key = thread.high.map_or(time, |high| high.max(time));
+        self.order.written(time, index as u32, &mut thread.written_in);
+        let mut low = Some(key);
+        if self.horizon.is_behind(key) {
+            low = None;
+            self.change_late(reader, at, index, (delta, status, key), change, resolved)?;
+        }
+        let depth = resolved.keep + resolved.push;
+        let thread = &mut self.threads[index];
+        thread.depth = depth;
+        thread.last_time = time;
+        thread.low = thread.low.min(time);
+        thread.high = Some(key);
+        thread.samples += 1;
+        self.horizon.advance(1, low, key);
+        self.count(change.encoding(), 1, depth);
         Ok(())
     }
 
+    #[cold]
+    fn change_late(
+        &mut self,
+        reader: &RecordReader<'_>,
+        at: u64,
+        index: usize,
+        (delta, status, key): (u64, u8, u64),
+        change: Change,
+        resolved: StackChange,
+    ) -> Result<()> {
+        if change.keeps_innermost(self.threads[index].depth).is_some() {
+            let fault = "the record stands far behind its time and adds no frame, which no writer makes";
+            return Err(reader.fault(at, fault));
+        }
+        self.copy.clear();
+        varint::write(&mut self.copy, delta);
+        self.copy.push(status);
+        for &frame in reader.pushed() {
+            self.copy.extend_from_slice(&frame.to_le_bytes());
+        }
+        self.set_aside(at, index, key, Some(resolved), 1)
+    }
+
+    #[inline(always)]
     fn repeat(
         &mut self,
         reader: &mut RecordReader<'_>,
@@ -282,54 +362,84 @@ impl Scanner {
         index: usize,
         count: u32,
     ) -> Result<()> {
-        let mut thread = self.threads[index];
+        let thread = &mut self.threads[index];
+        let (mut time, mut high, mut low) = (thread.last_time, thread.high.unwrap_or(0), thread.low);
+        // The first entry alone tells whether the record is late.
+        let first_key = reader.peek_delta().map_or(high, |delta| high.max(time.wrapping_add(delta)));
+        if self.horizon.is_behind(first_key) && count > 0 {
+            return self.repeat_late(reader, record, index, count);
+        }
+        let mut least = first_key;
+        let mut left = count;
+        while left > 0 {
+            let step = left.min(self.horizon.step());
+            let read = reader.entries(step, |delta, _| {
+                time = time.wrapping_add(delta);
+                high = high.max(time);
+                low = low.min(time);
+            });
+            read.map_err(|fault| announced(count, fault))?;
+            self.horizon.advance(step, Some(least), high);
+            least = high;
+            left -= step;
+        }
+        self.repeated(index, count, (time, high, low));
+        Ok(())
+    }
+
+    #[cold]
+    fn repeat_late(
+        &mut self,
+        reader: &mut RecordReader<'_>,
+        record: Record,
+        index: usize,
+        count: u32,
+    ) -> Result<()> {
+        let thread = &self.threads[index];
         let (mut time, mut high, mut low) = (thread.last_time, thread.high.unwrap_or(0), thread.low);
         let late_before = self.late.records.len();
         let mut left = count;
-        let mut late = false;
         while left > 0 {
-            // The first entry alone tells whether the record is late.
             let is_first = left == count;
             let step = if is_first { 1 } else { left.min(self.horizon.step()) };
             let copy = &mut self.copy;
             copy.clear();
-            let mut pass = |delta: u64| {
+            let read = reader.entries(step, |delta, status| {
                 time = time.wrapping_add(delta);
                 high = high.max(time);
                 low = low.min(time);
-            };
-            let result = if is_first || late {
-                reader.entries(step, |delta, status| {
-                    pass(delta);
-                    varint::write(copy, delta);
-                    copy.push(status);
-                })
-            } else {
-                reader.entries(step, |delta, _| pass(delta))
-            };
-            if let Err(fault) = result {
+                varint::write(copy, delta);
+                copy.push(status);
+            });
+            if let Err(fault) = read {
                 self.late.records.truncate(late_before);
                 return Err(announced(count, fault));
             }
-            if is_first && self.is_late(high) {
-                late = true;
+            if is_first {
                 self.set_aside(record.at, index, high, None, count)?;
-            } else if late {
+            } else {
                 self.spool()?;
             }
-            self.horizon.advance(step, high);
+            self.horizon.advance(step, None, high);
             left -= step;
         }
+        self.repeated(index, count, (time, high, low));
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn repeated(&mut self, index: usize, count: u32, (time, high, low): (u64, u64, u64)) {
+        let thread = &mut self.threads[index];
         if count > 0 {
             thread.high = Some(high);
         }
         (thread.last_time, thread.low) = (time, low);
         thread.samples += u64::from(count);
-        self.threads[index] = thread;
-        self.count(REPEAT, count, thread.depth);
-        Ok(())
+        let depth = thread.depth;
+        self.count(REPEAT, count, depth);
     }
 
+    #[inline(always)]
     fn count(&mut self, encoding: u8, samples: u32, depth: u32) {
         self.scan.records[encoding as usize] += 1;
         self.scan.samples += u64::from(samples);
@@ -339,11 +449,6 @@ impl Scanner {
         if depth as usize == STACK_DEPTH {
             self.scan.at_depth_limit += u64::from(samples);
         }
-    }
-
-    #[inline]
-    fn is_late(&self, key: u64) -> bool {
-        self.horizon.get().is_some_and(|passed| key < passed)
     }
 
     #[cold]
@@ -388,6 +493,7 @@ impl Scanner {
         for record in &mut self.late.records {
             record.thread = rank[record.thread as usize];
         }
+        self.scan.bounds = self.horizon.bounds();
         // Stable: records of one key stay in file order.
         self.late.records.sort_by_key(|record| record.first_key);
         (self.scan, self.late)
@@ -395,41 +501,47 @@ impl Scanner {
 }
 
 /// Which thread was written before which within one instant.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OrderSeen {
     time: u64,
     last: Option<u32>,
-    /// Number of the current instant, and the last one in which each thread was written.
+    /// Number of the current instant.
     instant: u64,
-    written_in: Vec<u64>,
     pairs: FxHashSet<(u32, u32)>,
-    newest: Option<(u32, u32)>,
+    /// Some of them, by a few bits, since the same ones come all the time.
+    recent: [Option<(u32, u32)>; 64],
 }
 
 impl OrderSeen {
     /// Pairs beyond this many tell nothing new that is worth the room.
     const PAIRS: usize = 1 << 20;
 
-    /// A sample of `thread` at `time` was written the moment it was taken.
-    #[inline]
-    fn written(&mut self, time: u64, thread: u32) {
-        if self.written_in.len() <= thread as usize {
-            self.written_in.resize(thread as usize + 1, 0);
-        }
+    /// A sample of `thread` at `time` was written the moment it was taken. `written_in` is the last
+    /// instant in which that thread was written.
+    #[inline(always)]
+    fn written(&mut self, time: u64, thread: u32, written_in: &mut u64) {
         // A thread that comes again begins another instant, even at the same time.
-        let same = self.time == time && self.written_in[thread as usize] != self.instant;
-        if same
-            && let Some(last) = self.last
-            && self.newest != Some((last, thread))
-            && self.pairs.len() < Self::PAIRS
-        {
-            self.newest = Some((last, thread));
-            self.pairs.insert((last, thread));
+        if self.time == time && *written_in != self.instant {
+            if let Some(last) = self.last {
+                let recent = (last.wrapping_mul(11) ^ thread) as usize % self.recent.len();
+                if self.recent[recent] != Some((last, thread)) {
+                    self.pair(last, thread, recent);
+                }
+            }
+        } else {
+            self.instant += 1;
+            self.time = time;
         }
-        self.instant += u64::from(!same);
-        self.written_in[thread as usize] = self.instant;
-        self.time = time;
+        *written_in = self.instant;
         self.last = Some(thread);
+    }
+
+    #[inline(never)]
+    fn pair(&mut self, first: u32, second: u32, recent: usize) {
+        if self.pairs.len() < Self::PAIRS {
+            self.recent[recent] = Some((first, second));
+            self.pairs.insert((first, second));
+        }
     }
 
     /// Each thread's place: by the pairs, and where they leave it open, newest first (interpreter id,

@@ -124,20 +124,33 @@ impl Lanes {
 
     /// Starts a run: the newest stack of lane `index` changes. `pushed` are the frames that come on
     /// top, innermost first.
-    #[inline]
-    pub fn change(&mut self, index: usize, change: StackChange, pushed: &[u32]) {
+    #[inline(always)]
+    pub fn change(&mut self, index: usize, change: StackChange, pushed: impl Iterator<Item = u32>) {
         let lane = &mut self.lanes[index];
-        lane.pushed.extend_from_slice(pushed);
+        lane.pushed.extend(pushed);
         lane.depth = change.keep + change.push;
         lane.runs.push(Run { change, samples: 0 });
     }
 
+    /// Adds a sample with the newest stack to lane `index`, `delta` microseconds after the thread's last
+    /// one, modulo 2^64.
+    #[inline(always)]
+    pub fn push(&mut self, index: usize, delta: u64, status: u8) {
+        self.append(index).push(delta, status);
+    }
+
     /// Starts to add samples with the newest stack to lane `index`.
-    #[inline]
+    #[inline(always)]
     pub fn append(&mut self, index: usize) -> Appender<'_> {
         let lane = &mut self.lanes[index];
-        let before = lane.times.len();
-        Appender { lane, waiting: &mut self.waiting, before }
+        Appender {
+            before: lane.times.len(),
+            time: lane.last_time,
+            high: lane.high.unwrap_or(0),
+            is_rising: true,
+            lane,
+            waiting: &mut self.waiting,
+        }
     }
 
     /// How many waiting samples have a key below `before` (all where `None`).
@@ -219,13 +232,12 @@ impl Lanes {
         })
     }
 
-    /// Takes the last cut's samples off the lanes, and tells `run` the stack, outermost first, and
-    /// the number of samples of each run.
-    pub fn advance(&mut self, mut run: impl FnMut(&[u32], usize)) {
+    /// Takes the last cut's samples off the lanes.
+    pub fn advance(&mut self) {
         for (lane, end) in self.lanes.iter_mut().zip(&self.ends) {
             if lane.head < *end {
                 self.waiting -= *end - lane.head;
-                lane.advance(*end, &mut run);
+                lane.advance(*end);
             }
         }
     }
@@ -237,33 +249,36 @@ pub struct Appender<'a> {
     lane: &'a mut Lane,
     waiting: &'a mut usize,
     before: usize,
+    time: u64,
+    high: u64,
+    /// Whether every time was the highest so far.
+    is_rising: bool,
 }
 
 impl Appender<'_> {
     /// Adds a sample, `delta` microseconds after the thread's last one, modulo 2^64.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, delta: u64, status: u8) {
-        self.lane.last_time = self.lane.last_time.wrapping_add(delta);
-        self.lane.times.push(self.lane.last_time);
+        self.time = self.time.wrapping_add(delta);
+        self.is_rising &= self.time >= self.high;
+        self.high = self.high.max(self.time);
+        self.lane.times.push(self.time);
         self.lane.status.push(status);
     }
 }
 
 impl Drop for Appender<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        let added = self.lane.times.len() - self.before;
+        let lane = &mut *self.lane;
+        let added = lane.times.len() - self.before;
         if added > 0 {
-            let lane = &mut *self.lane;
-            let last = lane.last_time;
-            match lane.high {
-                // The common case of one sample, and a clock that goes on.
-                high if added == 1 && lane.keys.is_none() && high.is_none_or(|high| high <= last) => {
-                    lane.high = Some(last);
-                }
-                _ => lane.note_keys(self.before),
+            lane.last_time = self.time;
+            if !self.is_rising || lane.keys.is_some() {
+                lane.note_keys(self.before);
             }
-            self.lane.add_to_run(added);
+            lane.high = Some(self.high);
+            lane.add_to_run(added);
             *self.waiting += added;
         }
     }
@@ -341,29 +356,15 @@ impl Lane {
         Group { range: start..stop, before }
     }
 
-    /// Brings `high` and the keys up to date with the times from `from` on, of which there are some.
-    #[inline]
+    /// Keeps the keys of the samples from `from` on.
+    #[cold]
     fn note_keys(&mut self, from: usize) {
         let mut high = self.high.unwrap_or(0);
-        if self.keys.is_none() {
-            let mut rising = true;
-            for &time in &self.times[from..] {
-                rising &= time >= high;
-                high = high.max(time);
-            }
-            if rising {
-                self.high = Some(high);
-                return;
-            }
-            self.keys = Some(self.times[..from].to_vec());
-            high = self.high.unwrap_or(0);
-        }
-        let keys = self.keys.as_mut().expect("kept from here on");
+        let keys = self.keys.get_or_insert_with(|| self.times[..from].to_vec());
         for &time in &self.times[from..] {
             high = high.max(time);
             keys.push(high);
         }
-        self.high = Some(high);
     }
 
     #[inline]
@@ -374,7 +375,7 @@ impl Lane {
         self.runs.last_mut().expect("just made").samples += samples;
     }
 
-    fn advance(&mut self, end: usize, run: &mut impl FnMut(&[u32], usize)) {
+    fn advance(&mut self, end: usize) {
         let keys = &self.keys()[self.head..end];
         let last = keys[keys.len() - 1];
         let count = keys.iter().rev().take_while(|key| **key == last).count();
@@ -382,25 +383,42 @@ impl Lane {
         self.delivered = (last, count as u64 + if whole { self.delivered.1 } else { 0 });
 
         let mut left = end - self.head;
-        while left > 0 {
-            let current = &mut self.runs[self.run_head];
-            self.stack.truncate(current.change.keep as usize);
-            let pushed = self.pushed_head..self.pushed_head + current.change.push as usize;
-            self.stack.extend(self.pushed[pushed.clone()].iter().rev());
-            self.pushed_head = pushed.end;
-            let taken = left.min(current.samples);
-            run(&self.stack, taken);
-            left -= taken;
-            if taken == current.samples {
-                self.run_head += 1;
-            } else {
-                // The rest of the run has the stack that is there now.
-                current.samples -= taken;
-                current.change = StackChange { keep: self.stack.len() as u32, push: 0 };
-            }
+        let mut run = self.run_head;
+        let mut pushed = self.pushed_head + self.runs[run].change.push as usize;
+        while self.runs[run].samples < left {
+            left -= self.runs[run].samples;
+            run += 1;
+            pushed += self.runs[run].change.push as usize;
+        }
+        self.change_stack(self.run_head..run + 1, pushed);
+        self.pushed_head = pushed;
+        self.run_head = run + 1;
+        let rest = self.runs[run].samples - left;
+        if rest > 0 {
+            // The rest of the run has the stack that is there now.
+            self.run_head = run;
+            let change = StackChange { keep: self.stack.len() as u32, push: 0 };
+            self.runs[run] = Run { change, samples: rest };
         }
         self.head = end;
         self.compact();
+    }
+
+    /// Gives the stack the changes of these runs, whose frames end at `pushed`. Most frames that come are
+    /// gone again, so the last changes are looked at first.
+    fn change_stack(&mut self, runs: Range<usize>, mut pushed: usize) {
+        let StackChange { keep, push } = self.runs[runs.end - 1].change;
+        let mut known_from = (keep + push) as usize;
+        self.stack.resize(known_from, 0);
+        for run in self.runs[runs].iter().rev() {
+            let keep = run.change.keep as usize;
+            if keep < known_from {
+                let frames = self.pushed[..pushed].iter().rev();
+                self.stack[keep..known_from].iter_mut().zip(frames).for_each(|(to, frame)| *to = *frame);
+                known_from = keep;
+            }
+            pushed -= run.change.push as usize;
+        }
     }
 
     /// Gives back the room of what was delivered once it outweighs what waits.
@@ -456,6 +474,16 @@ impl<'a> Slice<'a> {
     /// The stack before the first run, outermost frame first.
     pub fn stack(&self) -> &'a [u32] {
         &self.lane.stack
+    }
+
+    /// Tells `each` the stack, outermost frame first, and the number of samples of each run.
+    pub fn stacks(&self, mut each: impl FnMut(&[u32], usize)) {
+        let mut stack = self.stack().to_vec();
+        for run in self.runs() {
+            stack.truncate(run.keep);
+            stack.extend(run.pushed.iter().rev());
+            each(&stack, run.samples);
+        }
     }
 
     /// The runs; their samples add up to those of the slice.

@@ -1,30 +1,25 @@
 //! Columns of integers as JSON text. This is most of what a stream holds, so it is made by hand.
 
-/// The digits of 0 to 9999, left-aligned, and how many there are.
-static SHORT: [([u8; 4], u8); 10_000] = short_numbers();
+/// The text of 0 to 9999, each with a comma behind it, and its length in the last byte: one load and one
+/// store write a number.
+static SHORT: [[u8; WORD]; 10_000] = short_numbers();
 
-const fn short_numbers() -> [([u8; 4], u8); 10_000] {
-    let mut table = [([b'0'; 4], 1); 10_000];
+/// Bytes that are stored for a short number, whatever its length.
+const WORD: usize = 8;
+
+const fn short_numbers() -> [[u8; WORD]; 10_000] {
+    let mut table = [[b','; WORD]; 10_000];
     let mut number = 0;
     while number < 10_000 {
-        let length = if number < 10 {
-            1
-        } else if number < 100 {
-            2
-        } else if number < 1000 {
-            3
-        } else {
-            4
-        };
-        let mut digits = [b'0'; 4];
+        let length = 1 + (number > 9) as usize + (number > 99) as usize + (number > 999) as usize;
         let mut rest = number;
         let mut at = length;
         while at > 0 {
             at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
+            table[number][at] = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
-        table[number] = (digits, length as u8);
+        table[number][WORD - 1] = length as u8 + 1;
         number += 1;
     }
     table
@@ -55,17 +50,28 @@ impl<'a> Column<'a> {
     /// A number and a comma.
     #[inline(always)]
     fn number(&mut self, value: u64) {
-        if self.len > ROOM - NUMBER_MAX {
+        match SHORT.get(value as usize) {
+            Some(word) => self.word(word),
+            None => self.long(value),
+        }
+    }
+
+    /// A number and a comma out of the table.
+    #[inline(always)]
+    fn word(&mut self, word: &[u8; WORD]) {
+        if self.len > ROOM - WORD {
             self.flush();
         }
-        if value < 10_000 {
-            let (digits, length) = SHORT[value as usize];
-            let room = &mut self.room[self.len..self.len + 5];
-            room[..4].copy_from_slice(&digits);
-            room[length as usize] = b',';
-            self.len += length as usize + 1;
-        } else {
-            self.long(value);
+        self.room[self.len..self.len + WORD].copy_from_slice(word);
+        self.len += usize::from(word[WORD - 1]);
+    }
+
+    /// A number and a comma, `times` times.
+    #[inline(always)]
+    fn numbers(&mut self, value: u64, times: usize) {
+        match SHORT.get(value as usize) {
+            Some(word) => (0..times).for_each(|_| self.word(word)),
+            None => (0..times).for_each(|_| self.long(value)),
         }
     }
 
@@ -76,7 +82,11 @@ impl<'a> Column<'a> {
         self.number(magnitude);
     }
 
+    #[inline(never)]
     fn long(&mut self, value: u64) {
+        if self.len > ROOM - NUMBER_MAX {
+            self.flush();
+        }
         let mut digits = [b','; 21];
         let mut at = digits.len() - 1;
         let mut rest = value;
@@ -95,6 +105,7 @@ impl<'a> Column<'a> {
         self.out.extend_from_slice(b"null,");
     }
 
+    #[inline(never)]
     fn flush(&mut self) {
         self.out.extend_from_slice(&self.room[..self.len]);
         self.len = 0;
@@ -166,7 +177,7 @@ pub(crate) fn runs(out: &mut Vec<u8>, values: &[(u32, usize)], none: u32) {
         let from = column.out.len() + column.len;
         match times {
             0 => {}
-            1..=SHORT_RUN if value != none => (0..times).for_each(|_| column.number(u64::from(value))),
+            1..=SHORT_RUN if value != none => column.numbers(u64::from(value), times),
             _ => {
                 if value == none {
                     column.null()

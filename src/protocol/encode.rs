@@ -10,6 +10,9 @@ use crate::protocol::select::MessageType;
 /// Stands for null in columns of nodes.
 pub(crate) const NULL: u32 = u32::MAX;
 
+/// In place of the body's opening brace.
+const BEHIND_ENVELOPE: u8 = b',';
+
 /// Numbers the messages of one run and writes them as lines.
 #[derive(Debug)]
 pub struct Encoder {
@@ -42,11 +45,20 @@ impl Encoder {
         close(out, at);
     }
 
-    /// Appends a message whose body is JSON already: an object with at least one key.
-    pub fn body(&mut self, out: &mut Vec<u8>, message: MessageType, body: &[u8]) {
-        let at = self.open(out, message);
-        out.extend_from_slice(body);
-        close(out, at);
+    /// Makes a line of a body that is JSON already: an object with at least one key. `line` has room for the
+    /// envelope ([`Encoder::envelope_len`]), the body, and a byte for the line feed, which counts as part of
+    /// the envelope. Returns where the line begins.
+    pub fn enclose(&mut self, line: &mut [u8], message: MessageType) -> usize {
+        let body_at = self.envelope_len(message) - 1;
+        let mut envelope = Vec::with_capacity(body_at);
+        self.open(&mut envelope, message);
+        let begin = body_at - envelope.len();
+        line[begin..body_at].copy_from_slice(&envelope);
+        line[body_at] = BEHIND_ENVELOPE;
+        if let Some(last) = line.last_mut() {
+            *last = b'\n';
+        }
+        begin
     }
 
     fn open(&mut self, out: &mut Vec<u8>, message: MessageType) -> usize {
@@ -80,7 +92,7 @@ impl Envelope<'_> {
 
 /// The body's opening brace becomes the comma behind the envelope.
 fn close(out: &mut Vec<u8>, body_at: usize) {
-    out[body_at] = b',';
+    out[body_at] = BEHIND_ENVELOPE;
     out.push(b'\n');
 }
 

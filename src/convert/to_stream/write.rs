@@ -58,9 +58,13 @@ impl RunStream {
         }
         str_defs.iter().for_each(|body| encoder.message(text, MessageType::StrDef, body));
         frame_defs.iter().for_each(|body| encoder.message(text, MessageType::FrameDef, body));
+        // Most of the stream: it goes out from where it was made.
+        sink.write_all(text)?;
+        text.clear();
         let mut start = 0;
         for end in &batch.raw_ends {
-            encoder.body(text, MessageType::Raw, &batch.raw[start..*end]);
+            let begin = encoder.enclose(&mut batch.raw[start..*end], MessageType::Raw);
+            sink.write_all(&batch.raw[start + begin..*end])?;
             start = *end;
         }
         aggs.iter().for_each(|body| encoder.message(text, MessageType::Agg, body));
