@@ -61,8 +61,8 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Args, messages: &Messages) -> Result<Status> {
     signals::size_limit_is_an_error()?;
-    let ends_by_itself =
-        matches!(&args.command, Command::FromBin(args) if args.follow) || matches!(args.command, Command::Record(_));
+    let ends_by_itself = matches!(&args.command, Command::FromBin(args) if args.follow)
+        || matches!(args.command, Command::Record(_));
     if !ends_by_itself {
         signals::clean_up_on_stop()?;
     }

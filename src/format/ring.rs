@@ -8,7 +8,8 @@
 /// Bytes before the first chunk.
 pub const RING_START: u64 = 64;
 
-const MAGIC: &[u8; 8] = b"TACHRING";
+/// Nothing that any profile begins with, of which the highest byte first begins with `TACH`.
+const MAGIC: &[u8; 8] = b"RINGTACH";
 const VERSION: u32 = 1;
 
 /// The start of a ring file of `size` bytes.

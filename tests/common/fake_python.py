@@ -89,7 +89,9 @@ for action in sys.argv[8:]:
         message[70] ^= 0xFF
         send(bytes(message), profiler)
     elif what == "half":
-        os.write(pipe, next(packets(part(value), profiler))[:1000])
+        # Its first packet, as of a message of which more should come.
+        piece = part(value)[:100]
+        os.write(pipe, profiler.to_bytes(4, "big") + len(piece).to_bytes(4, "big") + piece)
     elif what == "noise":
         os.write(pipe, b"this is no packet at all")
     elif what in ("denied", "refused"):

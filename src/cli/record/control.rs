@@ -136,7 +136,11 @@ fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> 
             Ok(command) => {
                 let (reply, answer) = mpsc::channel();
                 let gone = || failed("the recorder ends");
-                if ask(Request { command, reply }) { answer.recv().unwrap_or_else(|_| gone()) } else { gone() }
+                if ask(Request { command, reply }) {
+                    answer.recv().unwrap_or_else(|_| gone())
+                } else {
+                    gone()
+                }
             }
             Err(why) => failed(&why),
         };

@@ -24,8 +24,8 @@ use crate::cli::{is_broken_pipe, signals};
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
 use crate::stream::Target;
-use control::{Command, Control, Request};
 pub(super) use control::path_of;
+use control::{Command, Control, Request};
 use packets::{Packets, Profiler as Id, Said};
 use profiler::Profiler;
 use recording::Recording;
@@ -52,15 +52,22 @@ enum Event {
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let asked = profiler_args(&args.profiler)?;
     if args.run_id == "auto" {
-        return Err(Error::usage("--run-id auto is made of a whole profile; a recording has random or your own"));
+        return Err(Error::usage(
+            "--run-id auto is made of a whole profile; a recording has random or your own",
+        ));
     }
     let targets = Targets::of(args)?;
     let (ring, earlier) = match args.ring {
-        Some(limits) => Ring::new(limits, args.ring_file.as_deref()).map(|(ring, earlier)| (Some(ring), earlier))?,
+        Some(limits) => {
+            Ring::new(limits, args.ring_file.as_deref()).map(|(ring, earlier)| (Some(ring), earlier))?
+        }
         None => (None, None),
     };
     if let (Some(earlier), Some(path)) = (earlier, &args.ring_file) {
-        messages.note(&path.display().to_string(), &format!("the ring that was there is now {}", earlier.display()));
+        messages.note(
+            &path.display().to_string(),
+            &format!("the ring that was there is now {}", earlier.display()),
+        );
     }
     let is_output_ours = targets.streams.contains(&Target::Standard);
     let recording = Recording::new(args, messages, targets.streams, targets.profiles, ring)?;
@@ -71,8 +78,8 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     signals::on_stop(move |_| drop(stop.send(Event::Stop)))?;
     signals::on_snapshot(move || drop(usr1.send(Event::Snapshot)))?;
     let control = args.control.as_deref();
-    let control =
-        control.map(|address| Control::listen(address, move |request| asks.send(Event::Asked(request)).is_ok()));
+    let control = control
+        .map(|address| Control::listen(address, move |request| asks.send(Event::Asked(request)).is_ok()));
     let control = control.transpose()?;
     let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, is_output_ours)?;
     std::thread::spawn(move || listen(pipe, &sender));
@@ -287,9 +294,7 @@ impl Recorder<'_> {
     }
 
     fn status(&self) -> String {
-        let run = |(id, pid, chunks, samples, is_over)| {
-            json!({"run_id": id, "pid": pid, "chunks": chunks, "samples": samples, "ended": is_over})
-        };
+        let run = |(id, pid, chunks, samples, is_over)| json!({"run_id": id, "pid": pid, "chunks": chunks, "samples": samples, "ended": is_over});
         let runs: Vec<_> = self.recording.runs().map(run).collect();
         let ring = self.recording.ring.as_ref().map(|ring| {
             json!({

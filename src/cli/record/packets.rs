@@ -121,7 +121,8 @@ fn said(message: Vec<u8>) -> Result<Said> {
         return Ok(Said::Profile(message));
     }
     let fact = serde_json::from_slice(&message);
-    fact.map(Said::Fact).map_err(|error| Error::profile(format!("the profiler says what nobody knows: {error}")))
+    fact.map(Said::Fact)
+        .map_err(|error| Error::profile(format!("the profiler says what nobody knows: {error}")))
 }
 
 #[cfg(test)]

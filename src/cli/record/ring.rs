@@ -82,8 +82,8 @@ impl Ring {
     pub fn new(limits: RingLimits, path: Option<&Path>) -> Result<(Self, Option<PathBuf>)> {
         let (file, earlier) = match path {
             Some(path) => {
-                let (file, earlier) =
-                    RingFile::create(path, limits.bytes).map_err(|error| error.within(&path.display().to_string()))?;
+                let (file, earlier) = RingFile::create(path, limits.bytes)
+                    .map_err(|error| error.within(&path.display().to_string()))?;
                 (Some(file), earlier)
             }
             None => (None, None),

@@ -104,7 +104,9 @@ pub(super) fn failed(why: &str) -> String {
 
 fn write(args: &Args, path: &std::path::Path, held: &Held) -> Result<()> {
     if held.chunks.is_empty() {
-        return Err(crate::error::Error::profile("the ring holds no chunk yet").within(&path.display().to_string()));
+        return Err(
+            crate::error::Error::profile("the ring holds no chunk yet").within(&path.display().to_string())
+        );
     }
     let target = Target::File(path.to_path_buf());
     let mut output = of_target(&target, target.open())?;
