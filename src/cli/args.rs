@@ -71,14 +71,16 @@ Examples:
   tachyon-jsonl from-bin prof.bin | jq -c 'select(.type == \"raw\")'
   tachyon-jsonl from-bin prof.bin --stream-types raw,agg:5s,loss -o prof.jsonl
   tachyon-jsonl from-bin prof.bin --flush interval:10s,samples:50000 --max-line 30k
-  tachyon-jsonl from-bin live.bin --follow --stream-types raw,agg:5s,heartbeat:1s")]
+  tachyon-jsonl from-bin live.bin --follow --stream-types raw,agg:5s,heartbeat:1s
+  tachyon-jsonl from-bin live.bin --follow -o all.jsonl -o tcp-listen:4000 -o ws-listen:4001")]
 pub(crate) struct FromBin {
     /// Profiles, one run each; '-' or nothing is standard input
     pub inputs: Vec<PathBuf>,
 
-    /// Where to write; a name that ends in .zst is packed
+    /// Where to write: a path (one that ends in .zst is packed), '-', or an address; several times for
+    /// several targets
     #[arg(short, long, value_name = "TARGET")]
-    pub output: Option<PathBuf>,
+    pub output: Vec<PathBuf>,
 
     /// Message types, as in raw,agg:5s,heartbeat:1s,loss; -TYPE takes one out
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = |list: &str| list.parse::<StreamTypes>())]
@@ -122,6 +124,82 @@ pub(crate) struct FromBin {
     /// Refuse a profile with any fault or oddity
     #[arg(long)]
     pub strict: bool,
+
+    #[command(flatten)]
+    pub live: Live,
+
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// How the readers of a live stream are treated.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Readers")]
+pub(crate) struct Live {
+    /// What happens when a reader is slow: its oldest messages are dropped, and it is told, or the
+    /// stream waits for it [default: oldest for sockets, block for all else]
+    #[arg(long, value_name = "POLICY")]
+    pub drop_policy: Option<DropPolicy>,
+
+    /// What may wait for a reader, at least 64k: bytes, or with k, m or g
+    #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_buffer)]
+    pub buffer: usize,
+
+    /// Cut a reader off that takes nothing for so long while something waits for it
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub stall_timeout: Duration,
+
+    /// Begin once so many readers are there [default: 1; 0 with --follow and record]
+    #[arg(long, value_name = "READERS")]
+    pub wait_readers: Option<usize>,
+
+    /// Readers at a time of the addresses that listen
+    #[arg(long, value_name = "READERS", default_value = "64")]
+    pub max_readers: usize,
+}
+
+/// What happens when a reader is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DropPolicy {
+    Oldest,
+    Block,
+}
+
+/// Who may connect, and how we show that we may.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Sockets (unix:PATH tcp:HOST:PORT ws:HOST:PORT; unix-listen: and so on)")]
+pub(crate) struct Access {
+    /// Secret that TCP and web sockets ask for when they listen and send when they connect; must be
+    /// there to listen on an address that other machines reach. A file or TACHYON_JSONL_TOKEN shows
+    /// it to fewer people
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    pub token: Option<Hidden>,
+
+    /// File with that secret
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Text that is not to be seen in messages.
+#[derive(Clone)]
+pub(crate) struct Hidden(String);
+
+impl Hidden {
+    pub fn shown(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Hidden {
+    fn from(text: String) -> Self {
+        Hidden(text)
+    }
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hidden")
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -159,6 +237,9 @@ pub(crate) struct ToBin {
     /// Refuse a stream with any fault or oddity
     #[arg(long)]
     pub strict: bool,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 /// Whose messages are written.
@@ -199,6 +280,9 @@ pub(crate) struct Inspect {
     /// Check every chunk of a chunked profile, its checksum and its samples
     #[arg(long)]
     pub verify: bool,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 #[derive(Debug, clap::Args)]
@@ -211,6 +295,9 @@ Exit status: 0 well-formed; 1 with faults, which are told on standard output, a 
 pub(crate) struct Check {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 #[derive(Debug, clap::Args)]
@@ -249,6 +336,9 @@ pub(crate) struct Diff {
     /// Compare although mode or capture settings differ
     #[arg(long)]
     pub force: bool,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 /// What `diff` compares.
@@ -270,9 +360,10 @@ pub(crate) struct Upgrade {
     /// CPython's JSON Lines, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,
 
-    /// Where to write; a name that ends in .zst is packed
+    /// Where to write: a path (one that ends in .zst is packed), '-', or an address; several times for
+    /// several targets
     #[arg(short, long, value_name = "TARGET")]
-    pub output: Option<PathBuf>,
+    pub output: Vec<PathBuf>,
 
     /// Longest line, its line feed included: bytes, or with k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
@@ -281,6 +372,12 @@ pub(crate) struct Upgrade {
     /// Refuse a file with any fault or oddity
     #[arg(long)]
     pub strict: bool,
+
+    #[command(flatten)]
+    pub live: Live,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 #[derive(Debug, clap::Args)]
@@ -300,6 +397,9 @@ pub(crate) struct Recover {
     /// Where to write
     #[arg(short, long, value_name = "TARGET")]
     pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -308,6 +408,7 @@ Examples:
   tachyon-jsonl record -- run -a -r 10khz script.py args | jq -c 'select(.type == \"agg\")'
   tachyon-jsonl record -o prof.bin -o prof.jsonl.zst -- run -m module
   tachyon-jsonl record --stream-types raw,agg:5s,heartbeat:1s,loss -- attach -a 4711
+  tachyon-jsonl record -o prof.bin -o tcp-listen:4000 -o ws-listen:4001 -- attach -a 4711
   tachyon-jsonl record --ring 30s -o 'last-{}.bin' --control unix:/run/app.sock -- attach -a 4711
 
 What stands behind -- goes to CPython's profiler (python3.15 -m profiling.sampling), but for its
@@ -320,8 +421,8 @@ profiles NAME_PID.bin. The labels of a run are pid, host and command; --label re
 Exit status: 0 all of it was recorded, however the program ended (standard error tells of another status
 than 0); 1 nothing was recorded; 2 usage; 3 something was lost.")]
 pub(crate) struct Record {
-    /// Where to write: a name that ends in .bin is a profile in chunks, all else a stream; may be given
-    /// several times. With --ring, what SIGUSR1 writes: {} in the name is replaced by time and number
+    /// Where to write: a name that ends in .bin is a profile in chunks, all else a stream (a path, '-', or
+    /// an address); several times for several targets. With --ring, what SIGUSR1 writes: {} in the name is replaced by time and number
     /// [default: standard output; with --ring tachyon-{}.bin]
     #[arg(short, long, value_name = "TARGET")]
     pub output: Vec<PathBuf>,
@@ -367,6 +468,12 @@ pub(crate) struct Record {
     /// Listen for commands, a line each: snapshot PATH [after 5s], status, stop
     #[arg(long, value_name = "unix:PATH")]
     pub control: Option<String>,
+
+    #[command(flatten)]
+    pub live: Live,
+
+    #[command(flatten)]
+    pub access: Access,
 
     /// What CPython's profiler is to do: run SCRIPT, run -m MODULE, attach PID, with its options
     #[arg(last = true, required = true, value_name = "ARGS")]
@@ -477,6 +584,19 @@ fn parse_size(text: &str) -> Result<usize, String> {
     number
         .and_then(|number| number.checked_mul(unit))
         .ok_or_else(|| format!("'{text}' is no size; write it like 65535, 30k or 1m"))
+}
+
+/// Bytes of a queue.
+fn parse_buffer(text: &str) -> Result<usize, String> {
+    let bytes = match text.strip_suffix(['g', 'G']) {
+        Some(digits) => digits.parse().ok().and_then(|number: usize| number.checked_mul(1 << 30)),
+        None => parse_size(text).ok(),
+    };
+    let bytes = bytes.ok_or_else(|| format!("'{text}' is no size; write it like 65536, 512k, 64m or 1g"))?;
+    if bytes < 64 * 1024 {
+        return Err(format!("'{text}' is less than 64k, which is about one message"));
+    }
+    Ok(bytes)
 }
 
 /// Unix microseconds.

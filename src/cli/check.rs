@@ -5,14 +5,15 @@ use std::io::{self, BufWriter, Write};
 use crate::cli::Status;
 use crate::cli::args::Check as Args;
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
 use crate::cli::sniff::stream_lines;
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::{Checker, Finding};
 use crate::stream::{Input, Lines};
 
 /// The findings are the command's data and go to standard output.
-pub(super) fn run(args: &Args, _messages: &Messages) -> Result<Status> {
-    let input = Input::of_argument(args.input.as_deref());
+pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    let input = Input::of_argument(args.input.as_deref(), &network(&args.access, messages)?)?;
     let name = input.name();
     let named = |error: Error| error.within(&name);
     let mut lines = Lines::new(stream_lines(&input).map_err(named)?);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::cli::Status;
 use crate::cli::args::{Diff as Args, DiffBy};
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 use crate::error::{Error, Result};
@@ -15,8 +16,10 @@ use crate::protocol::message::Capture;
 use crate::stream::{Input, Lines, ProfileSource};
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
-    let inputs = [&args.base, &args.new].map(|path| Input::of_argument(Some(path)));
-    if inputs.iter().all(|input| *input == Input::Standard) {
+    let network = network(&args.access, messages)?;
+    let input = |path| Input::of_argument(Some(path), &network);
+    let inputs = [input(&args.base)?, input(&args.new)?];
+    if inputs.iter().all(|input| matches!(input, Input::Standard)) {
         return Err(Error::usage("standard input can be one of the two runs, not both"));
     }
     let mut status = Status::Done;

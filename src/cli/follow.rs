@@ -15,12 +15,13 @@ use same_file::Handle;
 use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::messages::Messages;
+use crate::cli::outlet::Outlet;
 use crate::cli::runs::Runs;
 use crate::cli::signals::on_stop;
 use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, Part, Sequence};
 use crate::protocol::MessageType;
-use crate::stream::{Input, Target};
+use crate::stream::Input;
 
 /// How often the file is looked at although nothing was heard of it: not every file system tells.
 const LOOK: Duration = Duration::from_secs(1);
@@ -37,7 +38,13 @@ enum Wake {
     Stop,
 }
 
-pub(super) fn run(args: &FromBin, messages: &Messages, inputs: &[Input], target: Target) -> Result<Status> {
+/// The targets are opened once it is known that there is a file to follow.
+pub(super) fn run(
+    args: &FromBin,
+    messages: &Messages,
+    inputs: &[Input],
+    open: impl FnOnce() -> Result<Outlet>,
+) -> Result<Status> {
     let [Input::File(path)] = inputs else {
         return Err(Error::usage("--follow needs the one file that is to be followed"));
     };
@@ -49,7 +56,7 @@ pub(super) fn run(args: &FromBin, messages: &Messages, inputs: &[Input], target:
     let watcher = watch(path, sender.clone());
     let look = if watcher.is_some() { LOOK } else { LOOK_DEAF };
     let mut follow =
-        Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, target)?, open: None };
+        Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, open()?), open: None };
     let period = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let mut heartbeat = period.map(|types| Every::new(types.heartbeat()));
     loop {

@@ -6,14 +6,20 @@ use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::follow;
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
+use crate::cli::outlet::{Outlet, check_for_readers, has_readers, targets};
 use crate::cli::runs::{Runs, is_made_up, options, several_runs};
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
-use crate::stream::{Input, ProfileSource, Target};
+use crate::stream::{Input, Network, ProfileSource, Target};
 
 pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
-    let mut inputs: Vec<Input> = args.inputs.iter().map(|path| Input::of_argument(Some(path))).collect();
+    let network = network(&args.access, messages)?;
+    let mut inputs = Vec::new();
+    for path in &args.inputs {
+        inputs.push(Input::of_argument(Some(path), &network)?);
+    }
     if inputs.is_empty() {
         inputs.push(Input::Standard);
     }
@@ -22,12 +28,14 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     if inputs.len() > 1 && !is_made_up(&args.run_id) {
         return Err(several_runs());
     }
-    let target = Target::of_argument(args.output.as_deref());
-    target.check_apart_from(&inputs)?;
-    if args.follow {
-        return follow::run(args, messages, &inputs, target);
+    let targets = targets(&args.output, &inputs, &network)?;
+    if has_readers(&targets, &args.live) {
+        check_for_readers(args.format, args.schema, args.stream_types.as_ref())?;
     }
-    let mut runs = Runs::new(args, messages, target)?;
+    if args.follow {
+        return follow::run(args, messages, &inputs, || outlet(args, messages, &targets, &network));
+    }
+    let mut runs = Runs::new(args, messages, outlet(args, messages, &targets, &network)?);
     let mut failure: Option<Error> = None;
     for input in &inputs {
         if let Err(error) = convert(input, args, messages, &mut runs) {
@@ -40,6 +48,10 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
         }
     }
     runs.finish(failure)
+}
+
+fn outlet(args: &FromBin, messages: &Messages, targets: &[Target], network: &Network) -> Result<Outlet> {
+    Outlet::open(targets, &args.live, network, args.follow, messages)
 }
 
 /// Writes the runs of one input: one, unless files were joined.

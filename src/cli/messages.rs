@@ -43,6 +43,11 @@ impl Messages {
         }
     }
 
+    /// A socket can be connected to. Told in any case: the port may be one that nobody knew before.
+    pub fn listening(&self, name: &str) {
+        say(format_args!("{PROGRAM}: listening on {name}"));
+    }
+
     fn hint(&self, error: &Error) {
         if let Some(hint) = error.hint_text() {
             say(format_args!("hint: {hint}"));

@@ -7,7 +7,10 @@ mod diff;
 mod follow;
 mod from_bin;
 mod inspect;
+mod live;
 mod messages;
+mod network;
+mod outlet;
 #[cfg(unix)]
 mod record;
 mod recover;
@@ -48,7 +51,10 @@ pub fn main() -> ExitCode {
         }
     };
     let messages = Messages::new(args.quiet);
-    match run(&args, &messages) {
+    let ended = run(&args, &messages);
+    // Names of sockets that nobody answers on any more.
+    crate::stream::remove_unfinished();
+    match ended {
         Ok(Status::Done) => ExitCode::SUCCESS,
         Ok(Status::Partial) => ExitCode::from(3),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -5,13 +5,15 @@ use std::io;
 use crate::cli::Status;
 use crate::cli::args::Recover as Args;
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
 use crate::error::{Error, Result};
 use crate::format::{Framing, Recovered, recover};
 use crate::stream::{Input, Target};
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
-    let input = Input::of_argument(args.input.as_deref());
-    let target = Target::of_argument(args.output.as_deref());
+    let network = network(&args.access, messages)?;
+    let input = Input::of_argument(args.input.as_deref(), &network)?;
+    let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
     let mut output = target.open().map_err(|error| error.within(&target.name()))?;
     let name = input.name();

@@ -9,12 +9,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::cli::Status;
 use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::messages::Messages;
+use crate::cli::outlet::Outlet;
 use crate::convert::{CpythonRun, RunStream, StreamOptions, Upgrade};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Contents, Framing, Lost, Part, Profile};
 use crate::model::RunFacts;
 use crate::protocol::{LmcacheTrace, ToMsgpack};
-use crate::stream::{Lines, Output, Target};
+use crate::stream::Lines;
 
 /// Oddities that are told of each run; more are left out.
 const TOLD: usize = 20;
@@ -23,7 +24,6 @@ pub(super) struct Runs<'a> {
     args: &'a FromBin,
     messages: &'a Messages,
     output: Written,
-    target: Target,
     ended: u64,
     /// The ids made of contents, and how often.
     ids: HashMap<String, u64>,
@@ -78,26 +78,26 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
 
 /// The messages on their way to the target.
 pub(super) enum Written {
-    Lines(Output),
-    Frames(Box<ToMsgpack<Output>>),
+    Lines(Outlet),
+    Frames(Box<ToMsgpack<Outlet>>),
 }
 
 impl Written {
-    pub fn new(format: Format, output: Output) -> Self {
+    pub fn new(format: Format, outlet: Outlet) -> Self {
         match format {
-            Format::Jsonl => Written::Lines(output),
-            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(output))),
+            Format::Jsonl => Written::Lines(outlet),
+            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(outlet))),
         }
     }
 
-    pub fn place(&mut self) -> &mut Output {
+    pub fn place(&mut self) -> &mut Outlet {
         match self {
             Written::Lines(output) => output,
             Written::Frames(frames) => frames.sink(),
         }
     }
 
-    pub fn into_place(self) -> Output {
+    pub fn into_place(self) -> Outlet {
         match self {
             Written::Lines(output) => output,
             Written::Frames(frames) => frames.into_sink(),
@@ -159,25 +159,23 @@ impl Made {
 }
 
 impl<'a> Runs<'a> {
-    /// Opens the target.
-    pub fn new(args: &'a FromBin, messages: &'a Messages, target: Target) -> Result<Self> {
-        let output = target.open().map_err(|error| error.within(&target.name()))?;
-        Ok(Runs {
+    /// Runs for these targets.
+    pub fn new(args: &'a FromBin, messages: &'a Messages, outlet: Outlet) -> Self {
+        Runs {
             args,
             messages,
-            output: Written::new(args.format, output),
-            target,
+            output: Written::new(args.format, outlet),
             ended: 0,
             ids: HashMap::new(),
             status: Status::Done,
             open: None,
             early: Vec::new(),
-        })
+        }
     }
 
     /// Whether writing has failed, and not reading.
     pub fn output_failed(&mut self) -> bool {
-        self.output.place().failed()
+        self.output.place().failed().is_some()
     }
 
     /// Takes the next part of the input of this name.
@@ -222,7 +220,7 @@ impl<'a> Runs<'a> {
             };
             for lost in self.early.drain(..) {
                 let written = made.lost(&lost, &mut self.output);
-                written.map_err(|error| error.within(&self.target.name()))?;
+                written.map_err(|error| self.output.place().named(error))?;
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
@@ -294,8 +292,12 @@ impl<'a> Runs<'a> {
 
     /// Names the file that an error is about.
     fn at_output<T>(&mut self, name: &str, written: Result<T>) -> Result<T> {
-        let failed = self.output.place().failed();
-        written.map_err(|error| if failed { error.within(&self.target.name()) } else { error.within(name) })
+        let outlet = self.output.place();
+        written.map_err(
+            |error| {
+                if outlet.failed().is_some() { outlet.named(error) } else { error.within(name) }
+            },
+        )
     }
 
     /// Ends the open run, if there is one; more input begins another.
@@ -400,7 +402,8 @@ impl<'a> Runs<'a> {
     /// Says that the stream goes on, at this Unix time in microseconds.
     pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
         let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
-        stream.heartbeat(wall_us, &mut self.output).map_err(|error| error.within(&self.target.name()))
+        let written = stream.heartbeat(wall_us, &mut self.output);
+        written.map_err(|error| self.output.place().named(error))
     }
 
     /// The reading stops before a part that is not whole yet: it is lost to this stream alone.
@@ -413,7 +416,7 @@ impl<'a> Runs<'a> {
 
     /// Lets readers have what was written so far.
     pub fn publish(&mut self) -> Result<()> {
-        self.output.place().publish().map_err(|error| error.within(&self.target.name()))
+        self.output.place().publish()
     }
 
     /// Ends the stream, after what went wrong last.
@@ -426,8 +429,8 @@ impl<'a> Runs<'a> {
             self.messages.error(&failure);
             status = Status::Partial;
         }
-        self.output.into_place().commit().map_err(|error| error.within(&self.target.name()))?;
-        Ok(status)
+        let delivered = self.output.into_place().commit()?;
+        Ok(if delivered == Status::Done { status } else { delivered })
     }
 
     fn run_id(&mut self, profile: &mut Profile<impl Read + Seek>) -> Result<String> {

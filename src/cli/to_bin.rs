@@ -8,6 +8,7 @@ use tempfile::SpooledTempFile;
 use crate::cli::Status;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
 use crate::cli::sniff::stream_lines;
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, Result};
@@ -21,8 +22,9 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     if args.layout == Layout::V1 && args.flush.is_some() {
         return Err(Error::usage("--flush is for chunks: --layout v2"));
     }
-    let input = Input::of_argument(args.input.as_deref());
-    let target = Target::of_argument(args.output.as_deref());
+    let network = network(&args.access, messages)?;
+    let input = Input::of_argument(args.input.as_deref(), &network)?;
+    let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
     let mut output = target.open().map_err(|error| error.within(&target.name()))?;
     let job = Job { args, messages, input: &input };

@@ -3,18 +3,20 @@
 use crate::cli::Status;
 use crate::cli::args::Upgrade as Args;
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
+use crate::cli::outlet::{Outlet, targets};
 use crate::cli::sniff::stream_lines;
 use crate::convert::{StreamOptions, Upgrade};
 use crate::error::{Error, Result};
-use crate::stream::{Input, Lines, Target};
+use crate::stream::{Input, Lines};
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     // Says what is wrong with the limit, if something is.
     StreamOptions::new("upgrade")?.max_line(args.max_line)?;
-    let input = Input::of_argument(args.input.as_deref());
-    let target = Target::of_argument(args.output.as_deref());
-    target.check_apart_from(std::slice::from_ref(&input))?;
-    let mut output = target.open().map_err(|error| error.within(&target.name()))?;
+    let network = network(&args.access, messages)?;
+    let input = Input::of_argument(args.input.as_deref(), &network)?;
+    let targets = targets(&args.output, std::slice::from_ref(&input), &network)?;
+    let mut outlet = Outlet::open(&targets, &args.live, &network, false, messages)?;
     let name = input.name();
     let named = |error: Error| error.within(&name);
     let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
@@ -38,8 +40,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     }
     oddities.iter().for_each(|oddity| messages.warning(&name, oddity));
     losses.iter().for_each(|loss| messages.fault(&name, loss));
-    std::io::Write::write_all(&mut output, &stream)
-        .map_err(|error| Error::from(error).within(&target.name()))?;
-    output.commit().map_err(|error| error.within(&target.name()))?;
-    Ok(if losses.is_empty() { Status::Done } else { Status::Partial })
+    std::io::Write::write_all(&mut outlet, &stream).map_err(|error| outlet.named(error.into()))?;
+    let status = outlet.commit()?;
+    Ok(if losses.is_empty() { status } else { Status::Partial })
 }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::convert::definitions::KnownFrames;
 use crate::error::{Error, Position, Result};
 use crate::model::{Frame, Location};
-use crate::protocol::message::{End, FrameDef, IdScope, LossReason, Meta, Stats, StrDef};
+use crate::protocol::message::{End, FrameDef, IdScope, LossAmount, LossReason, Meta, Stats, StrDef};
 use crate::protocol::{Decoded, Message, RawColumns};
 
 /// Losses that are told one by one; more are counted.
@@ -105,7 +105,13 @@ impl Session {
             self.lose_at(line, "a message after the end of its run");
             return Ok(Step::Ignore);
         }
-        if !self.takes_seq(line, decoded.envelope.seq.unwrap_or(self.next_seq)) {
+        let seq = decoded.envelope.seq.unwrap_or(self.next_seq);
+        // Such a loss is told below, with all that it says.
+        let told_from = match &decoded.message {
+            Message::Loss(loss) if loss.stands_for(seq) => loss.first_seq.unwrap_or(seq),
+            _ => seq,
+        };
+        if !self.takes_seq(line, seq, told_from) {
             return Ok(Step::Ignore);
         }
         match &decoded.message {
@@ -156,6 +162,11 @@ impl Session {
             Message::Loss(body) => {
                 if let Some(batch) = body.batch {
                     self.belongs(line, batch);
+                } else if let (true, Some(batch)) = (body.stands_for(seq), &mut self.batch) {
+                    // Its messages and samples may be of later batches, too; these of the open one are told.
+                    let LossAmount { lost_messages, lost_samples, .. } = body.amount;
+                    batch.messages_left = batch.messages_left.saturating_sub(lost_messages.unwrap_or(0));
+                    batch.samples_left = batch.samples_left.saturating_sub(lost_samples.unwrap_or(0));
                 }
                 let harmless = [LossReason::SamplerMissed, LossReason::SamplerFailed, LossReason::Depth];
                 if harmless.iter().all(|reason| reason.name() != body.reason) {
@@ -180,15 +191,16 @@ impl Session {
         Ok(Step::Ignore)
     }
 
-    /// Whether a message with this number may come now; notes those that are missing before it.
-    fn takes_seq(&mut self, line: u64, seq: u64) -> bool {
+    /// Whether a message with this number may come now; notes those that are missing before it, but for
+    /// those from `told_from` on, of which it tells itself.
+    fn takes_seq(&mut self, line: u64, seq: u64, told_from: u64) -> bool {
         if seq < self.next_seq {
             self.lose_at(line, format!("message {seq} comes after message {}", self.next_seq - 1));
             return false;
         }
-        let missing = seq - self.next_seq;
+        let missing = told_from.saturating_sub(self.next_seq);
         if missing > 0 {
-            self.lose_at(line, format!("{missing} messages are missing before message {seq}"));
+            self.lose_at(line, format!("{missing} messages are missing before message {told_from}"));
         }
         self.next_seq = seq.saturating_add(1);
         true

@@ -231,6 +231,14 @@ pub struct Loss {
     pub duration_usec: Option<u64>,
 }
 
+impl Loss {
+    /// Whether it stands in the place of messages that are missing, the last of which has this number. It
+    /// does so wherever they would have been, and whatever types were asked for.
+    pub fn stands_for(&self, seq: u64) -> bool {
+        self.first_seq.is_some_and(|first| first <= seq) && self.last_seq == Some(seq)
+    }
+}
+
 /// How much is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossAmount {
@@ -277,6 +285,8 @@ pub enum LossReason {
     SamplerMissed,
     /// Stacks could not be read: the profile's measured statistics.
     SamplerFailed,
+    /// Messages were dropped for a slow reader.
+    Backpressure,
     /// Records could not be read.
     Corrupt,
     /// The input ends before its end.
@@ -293,6 +303,7 @@ impl LossReason {
         match self {
             LossReason::SamplerMissed => "sampler_missed",
             LossReason::SamplerFailed => "sampler_failed",
+            LossReason::Backpressure => "backpressure",
             LossReason::Corrupt => "corrupt",
             LossReason::Truncated => "truncated",
             LossReason::Gap => "gap",

@@ -12,6 +12,7 @@ mod encode;
 pub mod message;
 mod msgpack;
 mod parse;
+mod relay;
 mod select;
 pub(crate) mod split;
 
@@ -23,4 +24,5 @@ pub use cpython::{
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use msgpack::{Frames, FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
+pub use relay::{Head, amended, loss_line};
 pub use select::{MessageType, StreamTypes, parse_duration};

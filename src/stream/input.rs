@@ -8,26 +8,38 @@ use tempfile::SpooledTempFile;
 
 use crate::error::{Error, Result};
 use crate::limits::SPOOL_MEMORY;
+use crate::stream::address::{Address, SocketAddress};
+use crate::stream::peer::Network;
 
 const BUFFER: usize = 256 * 1024;
 
-/// A file, or standard input.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A file, standard input, or a socket.
+#[derive(Clone)]
 pub enum Input {
     /// `-`, or nothing.
     Standard,
     /// A path.
     File(PathBuf),
+    /// What one other end of a socket sends. It is connected to, or waited for, once it is opened.
+    Socket(SocketAddress, Network),
 }
 
 impl Input {
     /// The input that an argument names.
-    pub fn of_argument(argument: Option<&Path>) -> Input {
-        match argument {
-            None => Input::Standard,
-            Some(path) if path == Path::new("-") => Input::Standard,
-            Some(path) => Input::File(path.to_path_buf()),
-        }
+    ///
+    /// # Errors
+    ///
+    /// An address that breaks the rules, or needs a token.
+    pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Input> {
+        let Some(argument) = argument else { return Ok(Input::Standard) };
+        Ok(match Address::parse(argument)? {
+            Address::Standard => Input::Standard,
+            Address::File(path) => Input::File(path),
+            Address::Socket(address) => {
+                network.check(&address)?;
+                Input::Socket(address, network.clone())
+            }
+        })
     }
 
     /// Its name for messages.
@@ -35,6 +47,7 @@ impl Input {
         match self {
             Input::Standard => "standard input".to_string(),
             Input::File(path) => path.display().to_string(),
+            Input::Socket(address, _) => address.to_string(),
         }
     }
 
@@ -47,6 +60,7 @@ impl Input {
         Ok(match self {
             Input::Standard => Box::new(BufReader::with_capacity(BUFFER, io::stdin())),
             Input::File(path) => Box::new(BufReader::with_capacity(BUFFER, open(path)?)),
+            Input::Socket(address, network) => network.source(address)?,
         })
     }
 
@@ -59,6 +73,7 @@ impl Input {
         let file = match self {
             Input::Standard => None,
             Input::File(path) => Some(open(path)?),
+            Input::Socket(address, network) => return Ok(ProfileSource::of_pipe(network.source(address)?)),
         };
         match file {
             Some(file) if file.metadata()?.is_file() => Ok(ProfileSource::File(file)),

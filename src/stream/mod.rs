@@ -1,13 +1,44 @@
-//! Bytes, lines and files, without knowing what they mean.
+//! Bytes, lines, files and sockets, without knowing what they mean.
+//!
+//! A live stream is handed to [`Sinks`], whole batches at a time, as texts with a few plain numbers about
+//! each ([`Item`]); every reader has a queue of its own there.
 
+#[cfg(feature = "cli")]
+mod address;
 #[cfg(feature = "cli")]
 mod input;
 mod lines;
 #[cfg(feature = "cli")]
 mod output;
+#[cfg(feature = "cli")]
+mod peer;
+#[cfg(feature = "cli")]
+mod queue;
+#[cfg(feature = "cli")]
+mod reader;
+#[cfg(feature = "cli")]
+mod secret;
+#[cfg(feature = "cli")]
+mod sinks;
+#[cfg(feature = "cli")]
+mod socket;
+#[cfg(feature = "cli")]
+mod web;
 
+#[cfg(feature = "cli")]
+pub use address::{Address, Host, SocketAddress, Transport};
 #[cfg(feature = "cli")]
 pub use input::{Input, ProfileSource, unpacked};
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
 pub use output::{Output, Target, remove_unfinished};
+#[cfg(feature = "cli")]
+pub use peer::{Network, Notice};
+#[cfg(feature = "cli")]
+pub use queue::{Amount, Class, Item, Lost, Totals, Why};
+#[cfg(feature = "cli")]
+pub use reader::Wording;
+#[cfg(feature = "cli")]
+pub use secret::Token;
+#[cfg(feature = "cli")]
+pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -10,11 +11,14 @@ use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
 use crate::stream::Input;
+use crate::stream::address::{Address, SocketAddress};
+use crate::stream::peer::Network;
+use crate::stream::socket::Socket;
 
 /// Of the zstd frame around a packed output.
 const PACKING_LEVEL: i32 = 3;
 
-/// The files in the making, for a process that ends before they are.
+/// The files in the making and the names of sockets, for a process that ends before they are done with.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes every file that is still in the making, for a process that is about to end.
@@ -26,33 +30,61 @@ pub fn remove_unfinished() {
     }
 }
 
+/// Notes what is to be removed with [`remove_unfinished`].
+pub(super) fn begin_unfinished(path: PathBuf) {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+}
+
+/// It is finished, or gone.
+pub(super) fn end_unfinished(made: &Path) {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != made);
+}
+
 /// Puts a file in the making into its place.
 fn persist(file: NamedTempFile, path: &Path) -> Result<File> {
     let made = file.path().to_path_buf();
     let file = file.persist(path).map_err(|error| error.error)?;
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != made);
+    end_unfinished(&made);
     sync_folder(path)?;
     Ok(file)
 }
 
-/// A file, or standard output.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A file, standard output, or a socket.
+#[derive(Clone)]
 pub enum Target {
     /// `-`, or nothing.
     Standard,
     /// A path, or `file:PATH`.
     File(PathBuf),
+    /// Whoever is at the other end of a socket.
+    Socket(SocketAddress, Network),
 }
 
 impl Target {
     /// The target that an argument names.
-    pub fn of_argument(argument: Option<&Path>) -> Target {
-        let Some(path) = argument else { return Target::Standard };
-        if path == Path::new("-") {
-            return Target::Standard;
+    ///
+    /// # Errors
+    ///
+    /// An address that breaks the rules, or needs a token.
+    pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Target> {
+        let Some(argument) = argument else { return Ok(Target::Standard) };
+        Ok(match Address::parse(argument)? {
+            Address::Standard => Target::Standard,
+            Address::File(path) => Target::File(path),
+            Address::Socket(address) => {
+                network.check(&address)?;
+                Target::Socket(address, network.clone())
+            }
+        })
+    }
+
+    /// Whether it is read while it is written, by somebody who may be slow.
+    pub fn is_pipe(&self) -> bool {
+        match self {
+            Target::Standard => true,
+            Target::File(path) => fs::metadata(path).is_ok_and(|found| !found.is_file()),
+            Target::Socket(..) => false,
         }
-        let rest = path.to_str().and_then(|text| text.strip_prefix("file:"));
-        Target::File(rest.map_or_else(|| path.to_path_buf(), PathBuf::from))
     }
 
     /// Its name for messages.
@@ -60,6 +92,7 @@ impl Target {
         match self {
             Target::Standard => "standard output".to_string(),
             Target::File(path) => path.display().to_string(),
+            Target::Socket(address, _) => address.to_string(),
         }
     }
 
@@ -80,6 +113,7 @@ impl Target {
             let same = match input {
                 Input::File(path) => Handle::from_path(path).is_ok_and(|handle| handle == target_file),
                 Input::Standard => Handle::stdin().is_ok_and(|handle| handle == target_file),
+                Input::Socket(..) => false,
             };
             if same && target.is_file() {
                 return Err(Error::usage(format!("the output {} is the input", target.display())));
@@ -88,13 +122,25 @@ impl Target {
         Ok(())
     }
 
-    /// Opens it for writing.
+    /// Opens it for writing. A socket has one other end, which is connected to or waited for: a live stream
+    /// for many readers goes to [`Sinks`](crate::stream::Sinks).
     ///
     /// # Errors
     ///
-    /// A file that cannot be made.
+    /// A file that cannot be made, an address that cannot be bound or connected to, and a web socket, which
+    /// carries text alone.
     pub fn open(&self) -> Result<Output> {
-        let Target::File(path) = self else { return Output::new(Place::Standard, false) };
+        let path = match self {
+            Target::Standard => return Output::new(Place::Standard, false),
+            Target::Socket(address, _) if address.is_web() => {
+                return Err(Error::usage("a web socket carries lines of text, not a profile")
+                    .hint("send it by tcp: or unix:"));
+            }
+            Target::Socket(address, network) => {
+                return Output::new(Place::Socket(network.target(address)?), false);
+            }
+            Target::File(path) => path,
+        };
         // A link stays a link: what it leads to is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         match fs::metadata(&path) {
@@ -107,7 +153,7 @@ impl Target {
                 #[cfg(unix)]
                 builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
                 let file = builder.tempfile_in(folder_of(&path))?;
-                UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(file.path().to_path_buf());
+                begin_unfinished(file.path().to_path_buf());
                 if let Ok(found) = found {
                     file.as_file().set_permissions(found.permissions())?;
                 }
@@ -134,6 +180,8 @@ enum Place {
     Standard,
     /// A device or a pipe with a name.
     Special(File),
+    /// A connection.
+    Socket(Socket),
     /// A file in the making beside its place.
     File {
         file: NamedTempFile,
@@ -192,7 +240,7 @@ impl Output {
             }
         };
         match place {
-            Place::Standard | Place::Special(_) => {
+            Place::Standard | Place::Special(_) | Place::Socket(_) => {
                 place.write_all(head)?;
                 io::copy(rest, place)?;
                 Ok(place.flush()?)
@@ -255,6 +303,7 @@ impl Output {
         match place {
             Place::Standard => io::stdout().flush()?,
             Place::Special(mut file) => file.flush()?,
+            Place::Socket(socket) => socket.shutdown(Shutdown::Write),
             Place::File { file, path } => {
                 file.as_file().sync_all()?;
                 persist(file, &path)?;
@@ -290,6 +339,7 @@ impl Write for Place {
         match self {
             Place::Standard => io::stdout().write(bytes),
             Place::Special(file) => file.write(bytes),
+            Place::Socket(socket) => socket.write(bytes),
             Place::File { file, .. } => file.as_file_mut().write(bytes),
             Place::Growing { file, .. } => file.write(bytes),
         }
@@ -299,6 +349,7 @@ impl Write for Place {
         match self {
             Place::Standard => io::stdout().flush(),
             Place::Special(file) => file.flush(),
+            Place::Socket(socket) => socket.flush(),
             Place::File { file, .. } => file.as_file_mut().flush(),
             Place::Growing { file, .. } => file.flush(),
         }

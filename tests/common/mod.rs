@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod consumer;
+pub mod live;
 pub mod rfc;
 
 use std::collections::BTreeMap;

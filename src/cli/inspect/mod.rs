@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::cli::Status;
 use crate::cli::args::Inspect;
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::error::{Error, Position, Result};
 use crate::model::ThreadKey;
@@ -97,7 +98,7 @@ impl fmt::Display for FaultReport {
 }
 
 pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
-    let input = Input::of_argument(args.input.as_deref());
+    let input = Input::of_argument(args.input.as_deref(), &network(&args.access, messages)?)?;
     let name = input.name();
     let job = Job { name: &name, json: args.json, verify: args.verify, messages };
     match sniff(&input).map_err(|error| error.within(&name))? {

@@ -1,33 +1,37 @@
 //! `record`: CPython's profiler, run with a collector of ours, into streams and profiles while it samples.
 
 mod control;
-mod outputs;
 mod packets;
 mod profiler;
+mod profiles;
 mod recording;
 mod ring;
 mod snapshot;
+mod stream;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::cli::Status;
-use crate::cli::args::Record as Args;
+use crate::cli::args::{Record as Args, Schema};
 use crate::cli::follow::{Every, wall_us};
 use crate::cli::messages::Messages;
+use crate::cli::network::network;
+use crate::cli::outlet::{self, check_for_readers, has_readers};
 use crate::cli::{is_broken_pipe, signals};
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
-use crate::stream::Target;
+use crate::stream::{Network, Target};
 pub(super) use control::path_of;
 use control::{Command, Control, Request};
 use packets::{Packets, Profiler as Id, Said};
 use profiler::Profiler;
+use profiles::is_profile;
 use recording::Recording;
 use ring::Ring;
 use snapshot::{Snapshots, Wanted, failed, file_of};
@@ -56,7 +60,8 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
             "--run-id auto is made of a whole profile; a recording has random or your own",
         ));
     }
-    let targets = Targets::of(args)?;
+    let network = network(&args.access, messages)?;
+    let targets = Targets::of(args, &network)?;
     let (ring, earlier) = match args.ring {
         Some(limits) => {
             Ring::new(limits, args.ring_file.as_deref()).map(|(ring, earlier)| (Some(ring), earlier))?
@@ -69,8 +74,10 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
             &format!("the ring that was there is now {}", earlier.display()),
         );
     }
-    let is_output_ours = targets.streams.contains(&Target::Standard);
-    let recording = Recording::new(args, messages, targets.streams, targets.profiles, ring)?;
+    let is_output_ours = targets.streams.iter().any(|target| matches!(target, Target::Standard));
+    let mut recording = Recording::new(args, messages, &network, &targets.streams, targets.profiles, ring)?;
+    // Nothing is lost yet if somebody doesn't want to wait any more.
+    recording.wait_for_readers()?;
 
     let (sender, events) = mpsc::sync_channel(WAITING);
     let (stop, usr1, asks) = (sender.clone(), sender.clone(), sender.clone());
@@ -89,7 +96,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         args,
         recording,
         profiler,
-        snapshots: args.ring.map(|_| Snapshots::start(args, *messages)),
+        snapshots: args.ring.map(|_| Snapshots::start(args, &network, *messages)),
         heartbeat: heartbeat.map(|types| Every::new(types.heartbeat())),
         later: Vec::new(),
         taken: 0,
@@ -118,28 +125,25 @@ struct Targets {
 }
 
 impl Targets {
-    fn of(args: &Args) -> Result<Self> {
+    fn of(args: &Args, network: &Network) -> Result<Self> {
         let mut targets = Targets { streams: Vec::new(), profiles: Vec::new() };
-        for (number, path) in args.output.iter().enumerate() {
-            if args.output[..number].contains(path) {
-                return Err(Error::usage(format!("-o {} is there twice", path.display())));
-            }
-            if args.ring.is_some() && path == Path::new("-") {
-                return Err(Error::usage("a snapshot is a file, not standard output"));
-            }
-        }
-        if args.ring.is_some() {
-            return Ok(targets);
-        }
-        for path in &args.output {
-            if outputs::is_profile(path) {
-                targets.profiles.push(path.clone());
-            } else {
-                targets.streams.push(Target::of_argument(Some(path)));
+        let all = if args.output.is_empty() && args.ring.is_some() {
+            Vec::new()
+        } else {
+            outlet::targets(&args.output, &[], network)?
+        };
+        for target in all {
+            match target {
+                Target::File(_) if args.ring.is_some() => {}
+                target if args.ring.is_some() => {
+                    return Err(Error::usage(format!("a snapshot is a file, not {}", target.name())));
+                }
+                Target::File(path) if is_profile(&path) => targets.profiles.push(path),
+                target => targets.streams.push(target),
             }
         }
-        if args.output.is_empty() {
-            targets.streams.push(Target::Standard);
+        if has_readers(&targets.streams, &args.live) {
+            check_for_readers(args.format, Schema::Own, args.stream_types.as_ref())?;
         }
         Ok(targets)
     }

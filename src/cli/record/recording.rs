@@ -8,9 +8,10 @@ use std::process::ExitStatus;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::outputs::{Profiles, Streams, named};
 use super::packets::{Begin, Fact, Profiler, Said};
+use super::profiles::Profiles;
 use super::ring::{Kept, Ring};
+use super::stream::Stream;
 use crate::cli::Status;
 use crate::cli::args::Record as Args;
 use crate::cli::messages::Messages;
@@ -18,7 +19,7 @@ use crate::cli::runs::random_id;
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChunkInfo, Framing, Lost, Profile};
-use crate::stream::Target;
+use crate::stream::{Network, Target};
 
 /// Characters of a command line that become a label.
 const COMMAND: usize = 1024;
@@ -30,7 +31,7 @@ pub(super) struct Recording<'a> {
     /// Of the process that was asked for.
     first: Option<Profiler>,
     runs: BTreeMap<Profiler, Run>,
-    streams: Streams,
+    stream: Stream,
     profile_paths: Vec<PathBuf>,
     /// Those of the first process, until it begins.
     profiles: Option<Profiles>,
@@ -68,7 +69,8 @@ impl<'a> Recording<'a> {
     pub fn new(
         args: &'a Args,
         messages: &'a Messages,
-        streams: Vec<Target>,
+        network: &Network,
+        streams: &[Target],
         profile_paths: Vec<PathBuf>,
         ring: Option<Ring>,
     ) -> Result<Self> {
@@ -84,8 +86,8 @@ impl<'a> Recording<'a> {
             run_id,
             first: None,
             runs: BTreeMap::new(),
-            streams: Streams::open(streams, args.format)?,
             profiles: Some(Profiles::open(&profile_paths, None)?),
+            stream: Stream::open(streams, args, network, messages, profile_paths.is_empty())?,
             profile_paths,
             ring,
             status: Status::Done,
@@ -94,6 +96,15 @@ impl<'a> Recording<'a> {
             chunks: 0,
             samples: 0,
         })
+    }
+
+    /// Waits for as many readers as were asked for.
+    ///
+    /// # Errors
+    ///
+    /// An address that nobody answers at.
+    pub fn wait_for_readers(&mut self) -> Result<()> {
+        self.stream.wait_for_readers()
     }
 
     /// Profilers whose runs are not over.
@@ -198,8 +209,7 @@ impl<'a> Recording<'a> {
                 run.index += 1;
                 let lost = Lost { at: 0, bytes: size, samples: None, is_tail: false, error };
                 if let Some(stream) = &mut run.stream {
-                    let written = stream.lost(&lost, &mut self.streams);
-                    self.streams.named(written)?;
+                    self.stream.write(|written| stream.lost(&lost, written))?;
                 }
                 self.fault(&lost.to_error());
                 return Ok(());
@@ -231,7 +241,7 @@ impl<'a> Recording<'a> {
                 ring.push(Kept::new(&info, samples), chunk)?;
             }
         }
-        if !self.streams.is_empty() {
+        if self.stream.is_wanted() {
             let stream = match &mut run.stream {
                 Some(stream) => stream,
                 None => {
@@ -239,9 +249,7 @@ impl<'a> Recording<'a> {
                     run.stream.insert(RunStream::new(Framing::Chunks, options))
                 }
             };
-            let written = stream.profile(&mut profile.of_run(info), &mut self.streams);
-            self.streams.named(written)?;
-            self.streams.publish()?;
+            self.stream.write(|written| stream.profile(&mut profile.of_run(info), written))?;
         }
         Ok(())
     }
@@ -263,9 +271,7 @@ impl<'a> Recording<'a> {
             if let Some(error) = &error {
                 stream.broke_off(error);
             }
-            let written = stream.finish(&mut self.streams);
-            self.streams.named(written)?;
-            self.streams.publish()?;
+            self.stream.write(|written| stream.finish(written).map(drop))?;
         }
         // Without a chunk, what was in its place stays.
         if let Some(profiles) = run.profiles.take().filter(|_| run.index > 0) {
@@ -284,8 +290,7 @@ impl<'a> Recording<'a> {
     /// What cannot be written.
     pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
         for stream in self.runs.values_mut().filter_map(|run| run.stream.as_mut()) {
-            let written = stream.heartbeat(wall_us, &mut self.streams);
-            self.streams.named(written)?;
+            self.stream.write(|written| stream.heartbeat(wall_us, written))?;
         }
         Ok(())
     }
@@ -335,8 +340,8 @@ impl<'a> Recording<'a> {
         if self.samples == 0 {
             self.messages.warning("record", "no samples: the program ended too soon");
         }
-        self.streams.commit()?;
-        Ok(status)
+        let delivered = self.stream.commit()?;
+        Ok(if delivered == Status::Done { status } else { delivered })
     }
 }
 
@@ -378,9 +383,4 @@ pub(super) fn stream_options(args: &Args, run_id: &str) -> Result<StreamOptions>
         options = options.types(types.clone());
     }
     Ok(options)
-}
-
-/// Names the target of a snapshot in its error.
-pub(super) fn of_target<T>(target: &Target, result: Result<T>) -> Result<T> {
-    result.map_err(named(target))
 }

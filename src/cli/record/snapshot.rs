@@ -1,23 +1,23 @@
 //! Writes what a ring holds: one snapshot after the other, beside the recording.
 
 use std::io::{Cursor, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use super::outputs::is_profile;
-use super::recording::{of_target, stream_options};
+use super::profiles::is_profile;
+use super::recording::stream_options;
 use super::ring::Held;
+use super::stream::Stream;
 use crate::cli::args::Record as Args;
 use crate::cli::messages::Messages;
-use crate::cli::runs::Written;
 use crate::convert::RunStream;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Framing, Profile};
-use crate::stream::Target;
+use crate::stream::{Network, Target};
 
 /// A snapshot that was asked for.
 pub(super) struct Wanted {
@@ -34,12 +34,12 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    pub fn start(args: &Args, messages: Messages) -> Self {
+    pub fn start(args: &Args, network: &Network, messages: Messages) -> Self {
         let (queue, wanted) = mpsc::channel::<Wanted>();
-        let args = args.clone();
+        let (args, network) = (args.clone(), network.clone());
         let thread = std::thread::spawn(move || {
             for Wanted { path, held, reply } in wanted {
-                let told = answer(&args, messages, &path, &held);
+                let told = answer(&args, &network, messages, &path, &held);
                 // One who has gone needs no answer.
                 let _ = reply.map(|reply| reply.send(told));
             }
@@ -61,12 +61,12 @@ impl Snapshots {
 }
 
 /// Writes a snapshot and tells how it went.
-fn answer(args: &Args, messages: Messages, path: &std::path::Path, held: &Held) -> String {
+fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held: &Held) -> String {
     let samples: u64 = held.chunks.iter().map(|(kept, _)| kept.samples).sum();
     let low = held.chunks.iter().map(|(kept, _)| kept.span_us.0).min();
     let high = held.chunks.iter().map(|(kept, _)| kept.span_us.1).max();
     let name = path.display().to_string();
-    match write(args, path, held) {
+    match write(args, network, &messages, path, held) {
         Ok(()) => {
             let gone = held.gone;
             messages.note(
@@ -102,35 +102,35 @@ pub(super) fn failed(why: &str) -> String {
     json!({"ok": false, "error": why}).to_string()
 }
 
-fn write(args: &Args, path: &std::path::Path, held: &Held) -> Result<()> {
-    if held.chunks.is_empty() {
-        return Err(
-            crate::error::Error::profile("the ring holds no chunk yet").within(&path.display().to_string())
-        );
-    }
+fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held: &Held) -> Result<()> {
     let target = Target::File(path.to_path_buf());
-    let mut output = of_target(&target, target.open())?;
-    if is_profile(path) {
-        for (_, chunk) in &held.chunks {
-            of_target(&target, output.write_all(chunk).map_err(Into::into))?;
-        }
-        return of_target(&target, output.commit());
+    let named = |error: Error| error.within(&target.name());
+    if held.chunks.is_empty() {
+        return Err(named(Error::profile("the ring holds no chunk yet")));
     }
-    let mut written = Written::new(args.format, output);
+    if is_profile(path) {
+        let mut output = target.open().map_err(named)?;
+        for (_, chunk) in &held.chunks {
+            output.write_all(chunk).map_err(|error| named(error.into()))?;
+        }
+        return output.commit().map_err(named);
+    }
+    let targets = std::slice::from_ref(&target);
+    let mut snapshot = Stream::open(targets, args, network, messages, true)?;
     for run in held.chunks.chunk_by(|(a, _), (b, _)| a.run_id == b.run_id) {
         let mut stream = RunStream::new(Framing::Chunks, stream_options(args, &run[0].0.run_id)?);
         for (_, chunk) in run {
             let mut profile = Profile::open(Cursor::new(chunk.as_slice()))?;
-            of_target(&target, stream.profile(&mut profile, &mut written))?;
+            snapshot.write_hidden(|written| stream.profile(&mut profile, written))?;
         }
-        of_target(&target, stream.finish(&mut written).map(drop))?;
+        snapshot.write_hidden(|written| stream.finish(written).map(drop))?;
     }
-    of_target(&target, written.into_place().commit())
+    snapshot.commit().map(drop)
 }
 
 /// The file of the snapshot of this number, by the pattern: `{}` in it becomes time and number, which
 /// otherwise stand before the ending.
-pub(super) fn file_of(pattern: &std::path::Path, number: u64) -> PathBuf {
+pub(super) fn file_of(pattern: &Path, number: u64) -> PathBuf {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let whole = UNIX_EPOCH + std::time::Duration::from_secs(since.as_secs());
     let time = humantime::format_rfc3339_seconds(whole).to_string().replace(['-', ':'], "");

@@ -124,6 +124,17 @@ impl Run {
         true
     }
 
+    /// What a reader did not get because it was not there has no message of its own where it came after the
+    /// beginning: the end alone tells how much.
+    fn forgive_gaps(&mut self, end: &End) {
+        let by_end = end.lost.as_ref().and_then(|lost| lost.get("gap")?.lost_messages);
+        let by_losses = self.lost.get("gap").and_then(|(sum, _)| sum.lost_messages).unwrap_or(0);
+        let first = self.gaps.first().filter(|gap| gap.first == 0).map(|gap| gap.last + 1);
+        if first.is_some() && by_end.and_then(|all| all.checked_sub(by_losses)) == first {
+            self.gaps.remove(0);
+        }
+    }
+
     fn tell_gaps(&mut self, report: &mut Report<'_>) {
         for Gap { first, last, line } in self.gaps.drain(..) {
             let what = if first == last {
@@ -177,7 +188,14 @@ impl Run {
         if let Message::Meta(meta) = message {
             self.meta(meta, report);
         }
-        if let Some(kind) = type_of(message)
+        let stands_for_missing = self
+            .next_seq
+            .checked_sub(1)
+            .is_some_and(|seq| matches!(message, Message::Loss(loss) if loss.stands_for(seq)));
+        if stands_for_missing {
+            self.doubt();
+        }
+        if let Some(kind) = type_of(message).filter(|_| !stands_for_missing)
             && self.types.as_ref().is_some_and(|types| !types.has(kind))
             && !self.told.contains(&kind)
         {
@@ -193,7 +211,8 @@ impl Run {
             self.doubt();
             report.say(format!("the run '{}' does not begin with a meta message", self.run_id));
         }
-        let enters = !matches!(message, Message::Meta(_)) && self.enter(message, batch, report);
+        let enters =
+            !matches!(message, Message::Meta(_)) && !stands_for_missing && self.enter(message, batch, report);
         match message {
             Message::StrDef(body) if enters => self.definitions.add_strings(body, report),
             Message::FrameDef(body) if enters => self.definitions.add_frames(body, report),
@@ -368,6 +387,7 @@ impl Run {
 
     fn end(&mut self, end: &End, report: &mut Report<'_>) {
         self.close_batch(report);
+        self.forgive_gaps(end);
         self.tell_gaps(report);
         let mut equal = |what: &str, says: u64, is: u64| {
             if says != is {

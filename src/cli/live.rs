@@ -1,0 +1,187 @@
+//! A stream in the making, handed on to readers as whole messages.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use crate::cli::args::{DropPolicy as Policy, Live as Args};
+use crate::error::Result;
+use crate::protocol::message::{Loss, LossAmount, LossReason};
+use crate::protocol::{Head, amended, loss_line};
+use crate::stream::{
+    Amount, Class, DropPolicy, Item, Lost, Network, SinkOptions, Sinks, Totals, Undelivered, Why, Wording,
+};
+
+/// Takes the text of a stream, batch by batch, and hands its messages on.
+pub(super) struct Live {
+    sinks: Sinks,
+    /// Readers that are waited for before the first message, or `None` once they are there.
+    wait: Option<usize>,
+    /// A line that is not whole yet.
+    rest: Vec<u8>,
+    run: Option<Arc<str>>,
+}
+
+impl Live {
+    /// Sinks for nobody yet. A stream that `is_live` waits for no reader unless it was told to.
+    pub fn new(args: &Args, network: Network, is_live: bool) -> Self {
+        let options = SinkOptions {
+            network,
+            policy: match args.drop_policy {
+                Some(Policy::Block) => DropPolicy::Block,
+                Some(Policy::Oldest) | None => DropPolicy::Oldest,
+            },
+            buffer: args.buffer,
+            stall: args.stall_timeout,
+            readers: args.max_readers,
+        };
+        let wait = args.wait_readers.unwrap_or(if is_live { 0 } else { 1 });
+        Live {
+            sinks: Sinks::new(options, Arc::new(Words)),
+            wait: Some(wait).filter(|count| *count > 0),
+            rest: Vec::new(),
+            run: None,
+        }
+    }
+
+    /// Where readers are added.
+    pub fn sinks(&mut self) -> &mut Sinks {
+        &mut self.sinks
+    }
+
+    /// Waits for as many readers as were asked for, once.
+    ///
+    /// # Errors
+    ///
+    /// An address that nobody answers at.
+    pub fn wait_for_readers(&mut self) -> Result<()> {
+        self.wait.take().map_or(Ok(()), |count| self.sinks.wait_for_readers(count))
+    }
+
+    /// Hands over what waits; returns what did not arrive.
+    pub fn finish(self) -> Vec<Undelivered> {
+        self.sinks.finish()
+    }
+
+    fn items(&mut self, bytes: &[u8]) -> io::Result<Vec<Item>> {
+        let mut items: Vec<Item> = Vec::new();
+        let mut ends: Vec<Option<u64>> = Vec::new();
+        let mut batch_end = None;
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.rest.is_empty() || !line.ends_with(b"\n") {
+                self.rest.extend_from_slice(line);
+                if !line.ends_with(b"\n") {
+                    break;
+                }
+            }
+            let whole = std::mem::take(&mut self.rest);
+            let line = if whole.is_empty() { line } else { &whole };
+            let head = Head::of(line).ok_or_else(|| io::Error::other("a line that is no message"))?;
+            let end =
+                head.start_usec.zip(head.duration_usec).map(|(start, length)| start.saturating_add(length));
+            if head.kind == "meta" {
+                batch_end = end;
+            }
+            ends.push(if head.kind == "raw" { batch_end } else { end });
+            items.push(self.item(&head, line));
+        }
+        // A raw message does not say how long it goes on: until the next one begins, or its batch ends.
+        let mut next = None;
+        for (item, end) in items.iter_mut().zip(&ends).rev() {
+            let Some((start, _)) = item.span_us else { continue };
+            if item.samples.is_some() {
+                item.span_us = Some((start, next.or(*end).unwrap_or(start).max(start)));
+                next = Some(start);
+            } else if item.class == Class::Opens {
+                // It holds no data itself.
+                item.span_us = None;
+                next = None;
+            } else {
+                item.span_us = Some((start, end.unwrap_or(start)));
+            }
+        }
+        Ok(items)
+    }
+
+    fn item(&mut self, head: &Head<'_>, line: &[u8]) -> Item {
+        let run = match &self.run {
+            Some(run) if **run == *head.run_id => Arc::clone(run),
+            _ => Arc::clone(self.run.insert(head.run_id.into())),
+        };
+        Item {
+            run,
+            seq: head.seq,
+            class: match head.kind {
+                "meta" | "trace" => Class::Opens,
+                "raw" | "agg" | "call" => Class::Data,
+                "heartbeat" => Class::Pulse,
+                "end" => Class::Ends,
+                _ => Class::Kept,
+            },
+            in_batch: head.batch.is_some(),
+            samples: head.samples,
+            span_us: head.start_usec.map(|start| (start, start)),
+            text: line.into(),
+        }
+    }
+}
+
+impl Write for Live {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait_for_readers().map_err(|error| io::Error::other(error.detail().to_string()))?;
+        if self.sinks.is_deserted() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let items = self.items(bytes)?;
+        self.sinks.send(items);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is said to a reader who did not get all.
+struct Words;
+
+fn reason(why: Why) -> LossReason {
+    match why {
+        Why::Slow => LossReason::Backpressure,
+        Why::Away => LossReason::Gap,
+    }
+}
+
+impl Wording for Words {
+    fn loss(&self, lost: &Lost) -> Vec<u8> {
+        let amount = Amount { messages: lost.messages(), samples: lost.samples };
+        let body = Loss {
+            reason: reason(lost.why).name().to_string(),
+            amount: told(amount),
+            first_seq: Some(lost.first_seq),
+            last_seq: Some(lost.last_seq),
+            start_usec: lost.span_us.map(|(start, _)| start),
+            duration_usec: lost.span_us.map(|(start, end)| end - start),
+            ..Loss::default()
+        };
+        loss_line(&lost.run, lost.last_seq, &body)
+    }
+
+    fn amended(&self, item: &Item, totals: &Totals) -> Option<Vec<u8>> {
+        if !matches!(item.class, Class::Pulse | Class::Ends) || *totals == Totals::default() {
+            return None;
+        }
+        let all = [(Why::Slow, totals.slow), (Why::Away, totals.away)];
+        let lost: BTreeMap<String, LossAmount> = all
+            .into_iter()
+            .filter(|(_, amount)| amount.messages > 0)
+            .map(|(why, amount)| (reason(why).name().to_string(), told(amount)))
+            .collect();
+        // Its own line is understood, or it would not be here.
+        amended(&item.text, totals.slow.messages, &lost).ok()
+    }
+}
+
+fn told(amount: Amount) -> LossAmount {
+    LossAmount { lost_messages: Some(amount.messages), lost_samples: amount.samples, ..LossAmount::default() }
+}

@@ -1,0 +1,514 @@
+//! What waits for one reader, bounded in bytes: when it is full, the oldest goes that may go, and what
+//! went stays in its place as a note of the loss.
+//!
+//! A message is a text and a few plain numbers about it; what it says is its maker's affair.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// What a message is to a reader who cannot have all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Opens a batch: a reader may start here, or at no other.
+    Opens,
+    /// May be dropped alone, and a batch that has lost all of these is of no use.
+    Data,
+    /// May be dropped alone.
+    Pulse,
+    /// Is dropped with its batch, or not at all.
+    Kept,
+    /// Ends the run.
+    Ends,
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Item {
+    /// Names the run.
+    pub run: Arc<str>,
+    /// Number in its run; they rise by one.
+    pub seq: u64,
+    /// What may be done with it.
+    pub class: Class,
+    /// Whether it belongs to the batch that was opened last.
+    pub in_batch: bool,
+    /// Samples in it, if it holds samples.
+    pub samples: Option<u64>,
+    /// The time that it tells of, from and to.
+    pub span_us: Option<(u64, u64)>,
+    /// The message, with its line feed.
+    pub text: Box<[u8]>,
+}
+
+impl Item {
+    /// Whether it makes sense to a reader who knows nothing of the run.
+    fn is_start(&self) -> bool {
+        matches!(self.class, Class::Opens | Class::Ends)
+    }
+}
+
+/// Why a reader did not get something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was too slow.
+    Slow,
+    /// It was not there.
+    Away,
+}
+
+/// Messages in a row that a reader does not get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Names the run.
+    pub run: Arc<str>,
+    /// Why.
+    pub why: Why,
+    /// The first of them.
+    pub first_seq: u64,
+    /// The last of them.
+    pub last_seq: u64,
+    /// Their samples, if one of them holds samples.
+    pub samples: Option<u64>,
+    /// The time that they tell of, from and to.
+    pub span_us: Option<(u64, u64)>,
+}
+
+impl Lost {
+    fn of(item: &Item, why: Why) -> Self {
+        let Item { run, seq, samples, span_us, .. } = item;
+        Lost {
+            run: Arc::clone(run),
+            why,
+            first_seq: *seq,
+            last_seq: *seq,
+            samples: *samples,
+            span_us: *span_us,
+        }
+    }
+
+    /// How many messages.
+    pub fn messages(&self) -> u64 {
+        self.last_seq - self.first_seq + 1
+    }
+
+    /// Takes up another loss if it follows directly; gives it back if not.
+    fn join(&mut self, next: Lost) -> Option<Lost> {
+        let follows = self.last_seq.checked_add(1) == Some(next.first_seq);
+        if !follows || self.run != next.run || self.why != next.why {
+            return Some(next);
+        }
+        self.last_seq = next.last_seq;
+        self.samples = sum(self.samples, next.samples);
+        self.span_us = match (self.span_us, next.span_us) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        None
+    }
+}
+
+fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// How much of a run a reader did not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Messages.
+    pub messages: u64,
+    /// Samples, if one of them held samples.
+    pub samples: Option<u64>,
+}
+
+impl Amount {
+    fn add(&mut self, messages: u64, samples: Option<u64>) {
+        self.messages = self.messages.saturating_add(messages);
+        self.samples = sum(self.samples, samples);
+    }
+}
+
+/// What a reader did not get of a run so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Because it was too slow.
+    pub slow: Amount,
+    /// Because it was not there.
+    pub away: Amount,
+}
+
+/// What is next for a reader.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// A message.
+    Item(Arc<Item>),
+    /// Messages that it does not get, and has to be told of.
+    Lost(Lost),
+    /// What of a run went before the reader came.
+    Missed {
+        /// Names the run.
+        run: Arc<str>,
+        /// How much.
+        amount: Amount,
+    },
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        // What an entry itself takes is counted too, so that many small ones cannot be without bound.
+        size_of::<Entry>()
+            + if let Entry::Item(item) = self { item.text.len() + size_of::<Item>() } else { 0 }
+    }
+}
+
+/// The totals of the run that a reader is in.
+#[derive(Debug, Default)]
+pub struct Tally {
+    run: Option<Arc<str>>,
+    totals: Totals,
+}
+
+impl Tally {
+    /// Totals of this run.
+    pub fn of(&mut self, run: &Arc<str>) -> Totals {
+        self.enter(run);
+        self.totals
+    }
+
+    fn enter(&mut self, run: &Arc<str>) {
+        if self.run.as_ref() != Some(run) {
+            *self = Tally { run: Some(Arc::clone(run)), totals: Totals::default() };
+        }
+    }
+
+    /// An entry was handed to the reader; `all` counts over the runs.
+    pub fn note(&mut self, entry: &Entry, all: &mut Amount) {
+        match entry {
+            Entry::Item(_) => {}
+            Entry::Lost(lost) => {
+                self.enter(&lost.run);
+                let amount = match lost.why {
+                    Why::Slow => &mut self.totals.slow,
+                    Why::Away => &mut self.totals.away,
+                };
+                amount.add(lost.messages(), lost.samples);
+                all.add(lost.messages(), lost.samples);
+            }
+            Entry::Missed { run, amount } => {
+                self.enter(run);
+                self.totals.away.add(amount.messages, amount.samples);
+            }
+        }
+    }
+}
+
+/// Entries that wait for a reader.
+#[derive(Debug)]
+pub struct Queue {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    limit: usize,
+    /// Whether the reader still waits for a batch to begin.
+    waits: bool,
+    /// Whether the batch that comes is the rest of one that the reader lost.
+    broken: bool,
+}
+
+impl Queue {
+    /// An empty queue for `limit` bytes. A reader that comes `late` gets nothing before the next batch.
+    pub fn new(limit: usize, late: bool) -> Self {
+        Queue { entries: VecDeque::new(), bytes: 0, limit, waits: late, broken: false }
+    }
+
+    /// Messages that wait.
+    pub fn messages(&self) -> u64 {
+        self.entries.iter().filter(|entry| matches!(entry, Entry::Item(_))).count() as u64
+    }
+
+    /// Whether these many bytes more are too many.
+    pub fn is_full_with(&self, bytes: usize) -> bool {
+        !self.entries.is_empty() && self.bytes + bytes > self.limit
+    }
+
+    /// Adds a message; `before` is what of its run came before it.
+    pub fn push(&mut self, item: &Arc<Item>, before: Amount) {
+        if self.waits {
+            if !item.is_start() {
+                return;
+            }
+            self.waits = false;
+            if before.messages > 0 {
+                self.add(Entry::Missed { run: Arc::clone(&item.run), amount: before });
+            }
+        }
+        if self.broken && !item.is_start() {
+            return self.add_lost(Lost::of(item, Why::Away));
+        }
+        self.broken = false;
+        self.add(Entry::Item(Arc::clone(item)));
+    }
+
+    /// Adds the note of a loss, to the last one where it follows that.
+    fn add_lost(&mut self, lost: Lost) {
+        let rest = match self.entries.back_mut() {
+            Some(Entry::Lost(last)) => last.join(lost),
+            _ => Some(lost),
+        };
+        if let Some(lost) = rest {
+            self.add(Entry::Lost(lost));
+        }
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.bytes += entry.size();
+        self.entries.push_back(entry);
+    }
+
+    /// Takes the next entry.
+    pub fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.bytes -= entry.size();
+        Some(entry)
+    }
+
+    /// Puts back what could not be handed over.
+    pub fn put_back(&mut self, entry: Entry) {
+        self.bytes += entry.size();
+        self.entries.push_front(entry);
+    }
+
+    /// Drops what may go, oldest first, if the queue is over its limit; whether it is within it then.
+    pub fn shrink(&mut self) -> bool {
+        if self.bytes <= self.limit {
+            return true;
+        }
+        // A little more goes than has to, or every message that comes would cost a walk over all of them.
+        let goal = self.limit - self.limit / 16;
+        let gone = self.to_drop(goal);
+        self.replace(&gone, Why::Slow);
+        self.bytes <= self.limit
+    }
+
+    /// Which entries have to go, so that no more bytes than these are left.
+    fn to_drop(&self, goal: usize) -> Vec<bool> {
+        let mut batches: BTreeMap<usize, Batch> = BTreeMap::new();
+        let mut batch_of = vec![0; self.entries.len()];
+        let mut open = 0;
+        for (at, entry) in self.entries.iter().enumerate() {
+            let Entry::Item(item) = entry else { continue };
+            if item.class == Class::Opens {
+                open = at;
+                batches.insert(at, Batch { is_whole: true, data: 0, end: at + 1 });
+            }
+            if item.in_batch {
+                batch_of[at] = open;
+                let batch = batches.entry(open).or_default();
+                batch.data += usize::from(item.class == Class::Data);
+                batch.end = at + 1;
+            }
+        }
+        let mut gone = vec![false; self.entries.len()];
+        let mut left = self.bytes;
+        for (at, entry) in self.entries.iter().enumerate() {
+            if left <= goal {
+                break;
+            }
+            let Entry::Item(item) = entry else { continue };
+            if gone[at] || !matches!(item.class, Class::Data | Class::Pulse) {
+                continue;
+            }
+            gone[at] = true;
+            left -= entry.size();
+            if !item.in_batch || item.class != Class::Data {
+                continue;
+            }
+            let open = batch_of[at];
+            let Some(batch) = batches.get_mut(&open) else { continue };
+            batch.data -= 1;
+            if batch.data == 0 && batch.is_whole {
+                for rest in open..batch.end {
+                    let is_of_it = matches!(&self.entries[rest], Entry::Item(item) if item.in_batch);
+                    if is_of_it && !std::mem::replace(&mut gone[rest], true) {
+                        left -= self.entries[rest].size();
+                    }
+                }
+            }
+        }
+        gone
+    }
+
+    /// Puts a note of the loss in the place of what goes.
+    fn replace(&mut self, gone: &[bool], why: Why) {
+        let entries = std::mem::take(&mut self.entries);
+        self.bytes = 0;
+        for (entry, gone) in entries.into_iter().zip(gone) {
+            match entry {
+                Entry::Item(item) if *gone => self.add_lost(Lost::of(&item, why)),
+                Entry::Lost(lost) => self.add_lost(lost),
+                entry => self.add(entry),
+            }
+        }
+    }
+
+    /// The connection broke, and another begins: what is left of the batch that it broke in is lost, up to
+    /// the next that begins.
+    pub fn resume(&mut self) {
+        let is_start = |entry: &Entry| matches!(entry, Entry::Item(item) if item.is_start());
+        let start = self.entries.iter().position(is_start);
+        let upto = start.unwrap_or(self.entries.len());
+        let gone: Vec<bool> = (0..self.entries.len()).map(|at| at < upto).collect();
+        self.replace(&gone, Why::Away);
+        // Where none begins yet, what comes may still be of that batch.
+        self.broken = start.is_none();
+    }
+
+    /// What of the entries is lost with the queue.
+    pub fn abandon(&mut self, tally: &mut Tally, all: &mut Amount) {
+        let gone = vec![true; self.entries.len()];
+        self.replace(&gone, Why::Away);
+        while let Some(entry) = self.pop() {
+            tally.note(&entry, all);
+        }
+    }
+}
+
+/// What of a batch waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    /// Whether nothing of it was handed over.
+    is_whole: bool,
+    data: usize,
+    /// Behind its last entry.
+    end: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message of 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
+    /// batches, `e` ends.
+    fn item(kind: char, seq: u64) -> Arc<Item> {
+        let class = match kind {
+            'm' => Class::Opens,
+            'r' => Class::Data,
+            'h' => Class::Pulse,
+            'e' => Class::Ends,
+            _ => Class::Kept,
+        };
+        Arc::new(Item {
+            run: "run".into(),
+            seq,
+            class,
+            in_batch: matches!(kind, 'm' | 'd' | 'r'),
+            samples: (kind == 'r').then_some(10),
+            span_us: (kind == 'r').then_some((seq * 10, seq * 10 + 10)),
+            text: vec![b' '; 1000].into(),
+        })
+    }
+
+    fn filled(limit: usize, kinds: &str) -> Queue {
+        let mut queue = Queue::new(limit, false);
+        for (seq, kind) in (0..).zip(kinds.chars()) {
+            queue.push(&item(kind, seq), Amount::default());
+        }
+        queue
+    }
+
+    /// Numbers of the messages, ranges of the losses.
+    fn told(queue: &mut Queue) -> String {
+        let mut told = Vec::new();
+        while let Some(entry) = queue.pop() {
+            told.push(match entry {
+                Entry::Item(item) => item.seq.to_string(),
+                Entry::Lost(lost) => format!("-{}..{}", lost.first_seq, lost.last_seq),
+                Entry::Missed { amount, .. } => format!("missed {}", amount.messages),
+            });
+        }
+        assert_eq!(queue.bytes, 0);
+        told.join(" ")
+    }
+
+    #[test]
+    fn the_oldest_data_go_first_and_definitions_only_with_all_of_their_batch() {
+        let mut queue = filled(7_000, "mdrrmdrrh");
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "-0..3 4 5 6 7 8");
+        let mut queue = filled(9_500, "mdrrmdrrh");
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "0 1 -2..2 3 4 5 6 7 8");
+    }
+
+    #[test]
+    fn what_stands_between_batches_stays_and_heartbeats_go() {
+        let mut queue = filled(3_000, "mdrhlmdre");
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "-0..3 4 -5..7 8");
+    }
+
+    #[test]
+    fn a_batch_that_was_begun_keeps_what_defines() {
+        let mut queue = filled(2_500, "mdrr");
+        queue.pop();
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "1 -2..3");
+    }
+
+    #[test]
+    fn what_may_not_be_dropped_does_not_fit() {
+        let mut queue = filled(2_500, "llll");
+        assert!(!queue.shrink());
+        assert_eq!(queue.messages(), 4);
+    }
+
+    #[test]
+    fn a_loss_holds_the_samples_and_the_time() {
+        let mut queue = filled(1, "mdrr");
+        queue.shrink();
+        let Some(Entry::Lost(lost)) = queue.pop() else { panic!("a loss") };
+        assert_eq!((lost.messages(), lost.samples, lost.span_us), (4, Some(20), Some((20, 40))));
+    }
+
+    #[test]
+    fn a_late_reader_begins_with_a_batch_and_its_losses_are_counted() {
+        let mut queue = Queue::new(1 << 20, true);
+        let before = Amount { messages: 4, samples: Some(20) };
+        for (seq, kind) in (2..).zip("rrmdr".chars()) {
+            queue.push(&item(kind, seq), before);
+        }
+        assert_eq!(told(&mut queue), "missed 4 4 5 6");
+    }
+
+    #[test]
+    fn after_a_break_a_connection_goes_on_with_the_next_batch() {
+        let mut queue = filled(1 << 20, "mdrrlmdr");
+        queue.pop();
+        let broke_at = queue.pop().expect("an entry");
+        queue.put_back(broke_at);
+        queue.resume();
+        assert_eq!(told(&mut queue), "-1..4 5 6 7");
+        let mut queue = filled(1 << 20, "mdr");
+        queue.pop();
+        queue.resume();
+        for (seq, kind) in (3..).zip("rlmde".chars()) {
+            queue.push(&item(kind, seq), Amount::default());
+        }
+        assert_eq!(told(&mut queue), "-1..4 5 6 7");
+    }
+
+    #[test]
+    fn losses_in_a_row_for_two_reasons_stay_two() {
+        let mut queue = filled(1, "mdr");
+        queue.shrink();
+        queue.push(&item('r', 3), Amount::default());
+        queue.resume();
+        let mut tally = Tally::default();
+        assert_eq!(queue.entries.len(), 2);
+        queue.abandon(&mut tally, &mut Amount::default());
+        let totals = tally.of(&"run".into());
+        assert_eq!(totals.slow, Amount { messages: 3, samples: Some(10) });
+        assert_eq!(totals.away, Amount { messages: 1, samples: Some(10) });
+    }
+}

@@ -1,0 +1,305 @@
+//! One reader of a live stream: its queue, and the thread that empties it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::stream::peer::Wire;
+use crate::stream::queue::{Amount, Entry, Item, Lost, Queue, Tally, Totals};
+
+/// Answers to a reader that may wait: more are asked for than taken.
+const REPLIES: usize = 64;
+
+/// What is said to a reader that the maker of the messages has to word.
+pub trait Wording: Send + Sync {
+    /// The message that tells of a loss; its number is that of the last message that is lost.
+    fn loss(&self, lost: &Lost) -> Vec<u8>;
+
+    /// A message as this reader has to see it, who did not get all; `None` where it stays as it is.
+    fn amended(&self, item: &Item, totals: &Totals) -> Option<Vec<u8>>;
+}
+
+/// A message, and what of its run came before it.
+pub(super) type Numbered = (Arc<Item>, Amount);
+
+pub(super) struct Reader {
+    pub name: String,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Bytes that it took.
+    moved: AtomicU64,
+}
+
+struct State {
+    queue: Queue,
+    replies: VecDeque<Vec<u8>>,
+    /// What it did not get, of the run that it is in and of all of them.
+    tally: Tally,
+    lost: Amount,
+    phase: Phase,
+    is_connected: bool,
+    /// The connection is of no use any more.
+    hung_up: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Nothing more comes.
+    Ending,
+    /// It has all that it will get.
+    Done,
+}
+
+/// Why a connection ended.
+pub(super) enum Ended {
+    /// The reader has all.
+    Whole,
+    Broken(io::Error),
+    /// What may not be dropped is too much for its queue, or it left while there was nothing to say.
+    HungUp,
+}
+
+impl Reader {
+    pub fn new(name: String, limit: usize, late: bool) -> Self {
+        let state = State {
+            queue: Queue::new(limit, late),
+            replies: VecDeque::new(),
+            tally: Tally::default(),
+            lost: Amount::default(),
+            phase: Phase::Open,
+            is_connected: false,
+            hung_up: false,
+        };
+        Reader { name, state: Mutex::new(state), changed: Condvar::new(), moved: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.lock().phase == Phase::Done
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.lock().is_connected
+    }
+
+    /// Bytes that it took so far.
+    pub fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// What it did not get, as far as it is known.
+    pub fn lost(&self) -> Amount {
+        self.lock().lost
+    }
+
+    /// Messages that wait for it.
+    pub fn waiting(&self) -> u64 {
+        self.lock().queue.messages()
+    }
+
+    /// Adds messages to its queue, of which the oldest are dropped if they are too many.
+    pub fn push(&self, items: &[Numbered]) {
+        let mut state = self.lock();
+        if state.phase != Phase::Open {
+            return;
+        }
+        for (item, before) in items {
+            state.queue.push(item, *before);
+        }
+        if !state.queue.shrink() {
+            state.hung_up = true;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for room in its queue and then adds messages. Gives up when nothing goes for `stall`.
+    pub fn push_waiting(&self, items: &[Numbered], stall: Duration) {
+        let bytes = items.iter().map(|(item, _)| item.text.len()).sum();
+        let mut state = self.lock();
+        let mut moved = (self.moved(), Instant::now());
+        while state.phase == Phase::Open && state.queue.is_full_with(bytes) {
+            state = self.wait(state, stall.min(Duration::from_secs(1)));
+            if self.moved() != moved.0 {
+                moved = (self.moved(), Instant::now());
+            } else if moved.1.elapsed() >= stall {
+                break;
+            }
+        }
+        if state.phase != Phase::Open {
+            return;
+        }
+        for (item, before) in items {
+            state.queue.push(item, *before);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Says something that only this connection has to know. Bounded: an answer too many is none.
+    pub fn reply(&self, bytes: &[u8]) {
+        let mut state = self.lock();
+        if state.replies.len() < REPLIES {
+            state.replies.push_back(bytes.to_vec());
+            self.changed.notify_all();
+        }
+    }
+
+    /// The connection is of no use any more.
+    pub fn hang_up(&self) {
+        self.lock().hung_up = true;
+        self.changed.notify_all();
+    }
+
+    /// Nothing more comes.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        if state.phase == Phase::Open {
+            state.phase = Phase::Ending;
+        }
+        self.changed.notify_all();
+    }
+
+    /// It gets nothing more; what waits for it is lost.
+    pub fn give_up(&self) {
+        let mut state = self.lock();
+        let State { queue, tally, lost, .. } = &mut *state;
+        queue.abandon(tally, lost);
+        state.phase = Phase::Done;
+        state.hung_up = true;
+        self.changed.notify_all();
+    }
+
+    /// Its connection broke: what is left of the batch in which it did is lost.
+    pub fn resume(&self) {
+        let mut state = self.lock();
+        state.replies.clear();
+        state.queue.resume();
+    }
+
+    /// Waits until it has all, and nothing goes for `stall` at the longest; whether it has.
+    pub fn drained(&self, stall: Duration) -> bool {
+        let mut moved = (self.moved(), Instant::now());
+        let mut state = self.lock();
+        while state.phase != Phase::Done {
+            if self.moved() != moved.0 {
+                moved = (self.moved(), Instant::now());
+            }
+            let Some(left) = stall.checked_sub(moved.1.elapsed()).filter(|left| !left.is_zero()) else {
+                return false;
+            };
+            state = self.wait(state, left.min(Duration::from_millis(200)));
+        }
+        true
+    }
+
+    /// Sleeps for this time, unless it is given up meanwhile.
+    pub fn pause(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.lock();
+        while state.phase != Phase::Done {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.wait(state, left);
+        }
+    }
+
+    /// Hands over what waits and what comes, until the end or until the connection breaks.
+    pub fn serve(&self, wire: &mut Wire, wording: &dyn Wording) -> Ended {
+        let ended = self.deliver(wire, wording);
+        let mut state = self.lock();
+        state.is_connected = false;
+        if matches!(ended, Ended::Whole) {
+            state.phase = Phase::Done;
+        }
+        self.changed.notify_all();
+        ended
+    }
+
+    /// A connection begins.
+    pub fn connected(&self) {
+        let mut state = self.lock();
+        state.is_connected = true;
+        state.hung_up = false;
+    }
+
+    fn deliver(&self, wire: &mut Wire, wording: &dyn Wording) -> Ended {
+        let moved = |bytes: usize| {
+            self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+        };
+        loop {
+            let Some((entry, text)) = self.next(wording) else {
+                let state = self.lock();
+                if state.hung_up {
+                    return Ended::HungUp;
+                }
+                drop(state);
+                return match wire.end() {
+                    Ok(()) => Ended::Whole,
+                    Err(error) => Ended::Broken(error),
+                };
+            };
+            let written = match &entry {
+                // An answer is whole as it is.
+                None => wire.bytes(&text, moved),
+                Some(Entry::Missed { .. }) => Ok(()),
+                Some(Entry::Item(item)) if text.is_empty() => wire.line(&item.text, moved),
+                Some(_) => wire.line(&text, moved),
+            };
+            let mut state = self.lock();
+            match (written, entry) {
+                (Ok(()), None) => {}
+                (Ok(()), Some(entry)) => {
+                    let State { tally, lost, .. } = &mut *state;
+                    tally.note(&entry, lost);
+                    self.changed.notify_all();
+                }
+                (Err(error), entry) => {
+                    if let Some(entry) = entry.filter(|_| state.phase != Phase::Done) {
+                        state.queue.put_back(entry);
+                    }
+                    return Ended::Broken(error);
+                }
+            }
+        }
+    }
+
+    /// Waits for what is next, and words it. `None` when nothing more comes.
+    fn next(&self, wording: &dyn Wording) -> Option<(Option<Entry>, Vec<u8>)> {
+        let mut state = self.lock();
+        loop {
+            if state.hung_up {
+                return None;
+            }
+            if let Some(reply) = state.replies.pop_front() {
+                return Some((None, reply));
+            }
+            if let Some(entry) = state.queue.pop() {
+                let text = match &entry {
+                    Entry::Item(item) => {
+                        let totals = state.tally.of(&item.run);
+                        drop(state);
+                        wording.amended(item, &totals).unwrap_or_default()
+                    }
+                    Entry::Lost(lost) => wording.loss(lost),
+                    Entry::Missed { .. } => Vec::new(),
+                };
+                return Some((Some(entry), text));
+            }
+            if state.phase != Phase::Open {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

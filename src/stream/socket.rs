@@ -1,0 +1,200 @@
+//! Sockets of both kinds, as one.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+#[cfg(unix)]
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::stream::address::{Host, SocketAddress, Transport};
+use crate::stream::output::{begin_unfinished, end_unfinished};
+
+/// A connection.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+/// Does the same with either kind.
+macro_rules! either {
+    ($kind:ident, $socket:expr, $inner:ident => $what:expr) => {
+        match $socket {
+            $kind::Tcp($inner) => $what,
+            #[cfg(unix)]
+            $kind::Unix($inner) => $what,
+        }
+    };
+}
+
+impl Socket {
+    /// Connects, within about this time for each address of the host.
+    pub fn connect(transport: &Transport, timeout: Duration) -> Result<Socket> {
+        match transport {
+            Transport::Unix(path) => Socket::unix(path),
+            Transport::Tcp(host) | Transport::Web(host, _) => Socket::tcp(host, timeout),
+        }
+    }
+
+    fn tcp(host: &Host, timeout: Duration) -> Result<Socket> {
+        let mut last = None;
+        for address in host.resolve()? {
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(socket) => {
+                    socket.set_nodelay(true)?;
+                    return Ok(Socket::Tcp(socket));
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()).into())
+    }
+
+    #[cfg(unix)]
+    fn unix(path: &Path) -> Result<Socket> {
+        Ok(Socket::Unix(UnixStream::connect(path)?))
+    }
+
+    #[cfg(not(unix))]
+    fn unix(_: &Path) -> Result<Socket> {
+        Err(no_unix())
+    }
+
+    pub fn try_clone(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Socket::Tcp(socket) => Socket::Tcp(socket.try_clone()?),
+            #[cfg(unix)]
+            Socket::Unix(socket) => Socket::Unix(socket.try_clone()?),
+        })
+    }
+
+    /// A read that waits longer fails.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        either!(Socket, self, socket => socket.set_read_timeout(timeout))
+    }
+
+    /// A write of which nothing goes for longer fails.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        either!(Socket, self, socket => socket.set_write_timeout(timeout))
+    }
+
+    /// Ends one direction or both; whether there was anything to end does not matter.
+    pub fn shutdown(&self, how: Shutdown) {
+        let _ = either!(Socket, self, socket => socket.shutdown(how));
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        either!(Socket, self, socket => socket.read(buffer))
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        either!(Socket, self, socket => socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A socket that others connect to.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    #[cfg(unix)]
+    Unix(UnixListener, SocketFile),
+}
+
+impl Listener {
+    /// Binds it. A unix socket is open to its owner alone, from its first moment under its name.
+    pub fn bind(transport: &Transport) -> Result<Listener> {
+        match transport {
+            Transport::Unix(path) => Listener::unix(path),
+            Transport::Tcp(host) | Transport::Web(host, _) => {
+                Ok(Listener::Tcp(TcpListener::bind(host.resolve()?.as_slice())?))
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    fn unix(path: &Path) -> Result<Listener> {
+        use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(Error::usage(format!("{} is there already, and no socket", path.display())));
+            }
+            Ok(_) if UnixStream::connect(path).is_ok() => {
+                let fault = format!("{} is a socket that somebody answers on", path.display());
+                return Err(Error::from(io::Error::new(io::ErrorKind::AddrInUse, fault)));
+            }
+            // Left behind by somebody who is gone, or not there.
+            _ => {}
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Made where nobody else can reach it, and put in its place as it has to be.
+        let aside = tempfile::Builder::new().prefix(".t").tempdir_in(folder)?;
+        let made = aside.path().join("s");
+        let listener = UnixListener::bind(&made)?;
+        fs::set_permissions(&made, fs::Permissions::from_mode(0o600))?;
+        begin_unfinished(path.to_path_buf());
+        if let Err(error) = fs::rename(&made, path) {
+            end_unfinished(path);
+            return Err(error.into());
+        }
+        Ok(Listener::Unix(listener, SocketFile(path.to_path_buf())))
+    }
+
+    #[cfg(not(unix))]
+    fn unix(_: &Path) -> Result<Listener> {
+        Err(no_unix())
+    }
+
+    /// The next who connects, and a name for it.
+    pub fn accept(&self) -> io::Result<(Socket, String)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (socket, from) = listener.accept()?;
+                socket.set_nodelay(true)?;
+                Ok((Socket::Tcp(socket), from.to_string()))
+            }
+            #[cfg(unix)]
+            Listener::Unix(listener, _) => Ok((Socket::Unix(listener.accept()?.0), "a reader".to_string())),
+        }
+    }
+
+    /// Where it listens, now that it does: a port that was left open has a number.
+    pub fn name(&self, address: &SocketAddress) -> String {
+        let kind = if address.is_web() { "ws" } else { "tcp" };
+        match self {
+            Listener::Tcp(listener) => match listener.local_addr() {
+                Ok(bound) => format!("{kind} {bound}"),
+                Err(_) => address.to_string(),
+            },
+            #[cfg(unix)]
+            Listener::Unix(_, file) => format!("unix {}", file.0.display()),
+        }
+    }
+}
+
+/// The name of a unix socket, which goes with it.
+#[derive(Debug)]
+pub(super) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        end_unfinished(&self.0);
+    }
+}
+
+#[cfg(not(unix))]
+fn no_unix() -> Error {
+    Error::usage("there are no unix sockets on this system")
+}

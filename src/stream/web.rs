@@ -1,0 +1,310 @@
+//! Web sockets: how a connection becomes one, and lines as its text frames.
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tungstenite::handshake::HandshakeError;
+use tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
+use tungstenite::http::{StatusCode, Uri};
+use tungstenite::protocol::{Role, WebSocketConfig};
+use tungstenite::{Bytes, ClientRequestBuilder, Message, Utf8Bytes, WebSocket};
+
+use crate::limits::LINE_READ;
+use crate::stream::address::Host;
+use crate::stream::secret::Token;
+use crate::stream::socket::Socket;
+
+/// A connection whose first words have to come in time.
+pub(super) struct Guarded {
+    pub socket: Socket,
+    /// When reading has to be done with.
+    pub deadline: Option<Instant>,
+    /// Where bytes go that are written, if not to the socket.
+    replies: Option<Box<dyn FnMut(&[u8]) + Send>>,
+}
+
+impl Guarded {
+    pub fn new(socket: Socket, within: Duration) -> Self {
+        Guarded { socket, deadline: Some(Instant::now() + within), replies: None }
+    }
+
+    /// The first words are said: reading may wait as long as it has to.
+    pub fn relax(&mut self) -> io::Result<()> {
+        self.deadline = None;
+        self.socket.set_read_timeout(None)
+    }
+}
+
+impl Read for Guarded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+        }
+        self.socket.read(buffer)
+    }
+}
+
+impl Write for Guarded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.replies {
+            Some(replies) => {
+                replies(bytes);
+                Ok(bytes.len())
+            }
+            None => self.socket.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn config() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(16 * 1024)
+        .max_frame_size(Some(LINE_READ))
+        .max_message_size(Some(LINE_READ))
+}
+
+/// Answers who wants a web socket; refuses who may not have it.
+pub(super) fn accept(guarded: Guarded, token: Option<&Token>) -> io::Result<WebSocket<Guarded>> {
+    let gate = Gate { token };
+    tungstenite::accept_hdr_with_config(guarded, gate, Some(config())).map_err(|error| match error {
+        HandshakeError::Interrupted(_) => io::ErrorKind::TimedOut.into(),
+        HandshakeError::Failure(error) => io_error(error),
+    })
+}
+
+struct Gate<'a> {
+    token: Option<&'a Token>,
+}
+
+impl Callback for Gate<'_> {
+    fn on_request(self, request: &Request, response: Response) -> Result<Response, ErrorResponse> {
+        let refused = match self.token {
+            Some(token) if !has_token(request, token) => Some(StatusCode::UNAUTHORIZED),
+            // Any page that a browser of this machine shows could ask otherwise.
+            None if !is_local_page(request) => Some(StatusCode::FORBIDDEN),
+            _ => None,
+        };
+        match refused {
+            None => Ok(response),
+            Some(status) => {
+                let mut refusal = ErrorResponse::new(None);
+                *refusal.status_mut() = status;
+                Err(refusal)
+            }
+        }
+    }
+}
+
+fn has_token(request: &Request, token: &Token) -> bool {
+    let header = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let bearer = header
+        .and_then(|value| value.split_once(' '))
+        .filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
+    let query =
+        request.uri().query().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("token="));
+    let is = |given: Option<&[u8]>| given.is_some_and(|given| token.is(given));
+    is(bearer.map(|(_, given)| given.trim().as_bytes())) | is(query.map(unescaped).as_deref())
+}
+
+/// What `%41` and the like stand for.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let hex = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match hex.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) if *first == b'%' => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    bytes
+}
+
+/// Whether no page asks, or one that this machine serves.
+fn is_local_page(request: &Request) -> bool {
+    let Some(origin) = request.headers().get("origin") else { return true };
+    let uri: Option<Uri> = origin.to_str().ok().and_then(|origin| origin.parse().ok());
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    host == "localhost" || address.is_some_and(|address| address.is_loopback())
+}
+
+/// Asks for a web socket.
+pub(super) fn connect(
+    guarded: Guarded,
+    host: &Host,
+    path: &str,
+    token: Option<&Token>,
+) -> io::Result<WebSocket<Guarded>> {
+    let uri: Uri = format!("ws://{host}{path}").parse().map_err(io::Error::other)?;
+    let mut request = ClientRequestBuilder::new(uri);
+    if let Some(token) = token {
+        request = request.with_header("Authorization", token.bearer());
+    }
+    match tungstenite::client::client_with_config(request, guarded, Some(config())) {
+        Ok((socket, _)) => Ok(socket),
+        Err(HandshakeError::Interrupted(_)) => Err(io::ErrorKind::TimedOut.into()),
+        Err(HandshakeError::Failure(error)) => Err(io_error(error)),
+    }
+}
+
+fn io_error(error: tungstenite::Error) -> io::Error {
+    match error {
+        tungstenite::Error::Io(error) => error,
+        error => io::Error::other(error.to_string()),
+    }
+}
+
+/// Lines into frames.
+pub(super) struct Frames(WebSocket<Memory>);
+
+/// Takes what is written.
+#[derive(Default)]
+struct Memory(Vec<u8>);
+
+impl Read for Memory {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Frames {
+    /// Of who was asked for the web socket, or of who asked.
+    pub fn new(is_server: bool) -> Self {
+        let role = if is_server { Role::Server } else { Role::Client };
+        let config = config().max_message_size(None).max_frame_size(None);
+        Frames(WebSocket::from_raw_socket(Memory::default(), role, Some(config)))
+    }
+
+    /// The text frame of a line.
+    pub fn of_line(&mut self, line: &[u8]) -> io::Result<Vec<u8>> {
+        let text = Bytes::copy_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+        let text = Utf8Bytes::try_from(text).map_err(|_| io::Error::other("a line that is not UTF-8"))?;
+        self.frame(Message::Text(text))
+    }
+
+    /// The frame that ends it all.
+    pub fn of_end(&mut self) -> io::Result<Vec<u8>> {
+        self.frame(Message::Close(None))
+    }
+
+    fn frame(&mut self, message: Message) -> io::Result<Vec<u8>> {
+        self.0.send(message).map_err(io_error)?;
+        Ok(std::mem::take(&mut self.0.get_mut().0))
+    }
+}
+
+/// Reads what the other end of a web socket says and passes over it; answers what has to be answered
+/// through `replies`. Ends with the connection, or when more than `bound` bytes came within a minute.
+pub(super) fn pass_over(
+    mut web: WebSocket<Guarded>,
+    bound: usize,
+    replies: impl FnMut(&[u8]) + Send + 'static,
+) {
+    let guarded = web.get_mut();
+    guarded.replies = Some(Box::new(replies));
+    if guarded.relax().is_err() {
+        return;
+    }
+    web.set_config(|config| config.max_message_size = Some(bound));
+    let mut budget = Budget::new(bound);
+    // What a closing other end says is answered by the next read, which then fails.
+    while let Ok(message) = web.read() {
+        if !budget.takes(message.len() + 2) {
+            return;
+        }
+    }
+}
+
+/// How much may come within a minute.
+pub(super) struct Budget {
+    bound: usize,
+    left: usize,
+    since: Instant,
+}
+
+impl Budget {
+    pub fn new(bound: usize) -> Self {
+        Budget { bound, left: bound, since: Instant::now() }
+    }
+
+    pub fn takes(&mut self, bytes: usize) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(60) {
+            *self = Budget::new(self.bound);
+        }
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+/// The messages of a web socket as lines.
+pub(super) struct WebLines {
+    web: WebSocket<Guarded>,
+    line: Vec<u8>,
+    at: usize,
+}
+
+impl WebLines {
+    pub fn new(mut web: WebSocket<Guarded>) -> io::Result<Self> {
+        web.get_mut().relax()?;
+        Ok(WebLines { web, line: Vec::new(), at: 0 })
+    }
+}
+
+impl BufRead for WebLines {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while self.at == self.line.len() {
+            self.at = 0;
+            self.line.clear();
+            match self.web.read() {
+                Ok(Message::Text(text)) => {
+                    self.line.extend_from_slice(text.as_bytes());
+                    self.line.push(b'\n');
+                }
+                Ok(Message::Binary(bytes)) => self.line.extend_from_slice(&bytes),
+                Ok(_) => {}
+                Err(tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed) => break,
+                Err(error) => return Err(io_error(error)),
+            }
+        }
+        Ok(&self.line[self.at..])
+    }
+
+    fn consume(&mut self, taken: usize) {
+        self.at += taken;
+    }
+}
+
+impl Read for WebLines {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let taken = self.fill_buf()?.read(buffer)?;
+        self.consume(taken);
+        Ok(taken)
+    }
+}

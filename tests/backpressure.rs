@@ -1,0 +1,319 @@
+//! Readers of a live stream that are slow, late, or gone: what each of them gets and is told adds up.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::live::{Account, Running, framed, large_part, wait_until};
+use common::{data, run};
+
+const LISTEN: &str = "tcp-listen:127.0.0.1:0";
+
+fn connect(address: &str) -> TcpStream {
+    TcpStream::connect(address).expect("it listens")
+}
+
+/// Reads all that comes.
+fn read_all(mut stream: TcpStream) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).expect("readable");
+        got
+    })
+}
+
+/// Bytes of memory that the process had at most.
+#[cfg(target_os = "linux")]
+fn peak_memory(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("there");
+    peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+#[test]
+fn s03_a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
+    let mut program = Running::start(&[
+        "from-bin",
+        "-o",
+        LISTEN,
+        "--buffer",
+        "2m",
+        "--wait-readers",
+        "3",
+        "--stream-types",
+        "raw,agg:1s,loss,heartbeat:5s",
+    ]);
+    let address = program.address("tcp");
+    let healthy = read_all(connect(&address));
+    let stalled = connect(&address);
+    let crawler = connect(&address);
+    let crawling = std::thread::spawn(move || {
+        let (mut crawler, mut got) = (crawler, Vec::new());
+        let mut buffer = vec![0; 16 * 1024];
+        // Slower than the stream, until most of it is over.
+        for _ in 0..200 {
+            let count = crawler.read(&mut buffer).expect("readable");
+            got.extend_from_slice(&buffer[..count]);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        crawler.read_to_end(&mut got).expect("readable");
+        got
+    });
+    let part = large_part();
+    for _ in 0..80 {
+        program.feed(&part);
+    }
+    #[cfg(target_os = "linux")]
+    let peak = peak_memory(program.id());
+    drop(program.stdin.take());
+    // The healthy one has all, although the other one has not read a byte.
+    let healthy = healthy.join().expect("no panic");
+    let stalled = read_all(stalled).join().expect("no panic");
+    let crawled = crawling.join().expect("no panic");
+    let (code, _, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+
+    let account = Account::of(&healthy);
+    assert_eq!((account.received, account.produced), (80 * 52_000, Some(80 * 52_000)));
+    assert!(account.lost.is_empty() && account.told.is_empty());
+    for (name, got) in [("stalled", &stalled), ("crawled", &crawled)] {
+        let account = Account::of(got);
+        account.adds_up();
+        assert_eq!(account.produced, Some(80 * 52_000), "{name}");
+        assert!(account.lost_samples("backpressure") > 0, "{name}: {account:?}");
+        // The last heartbeat may come before the last loss.
+        assert!(account.dropped_by_heartbeat <= account.lost["backpressure"].0);
+        assert!(account.dropped_by_heartbeat > 0, "{name}");
+        // The losses are losses, and nothing is damaged.
+        let back = run(&["to-bin", "-o", "/dev/null"], got);
+        assert_eq!(back.code, 3);
+        let others = back
+            .stderr
+            .lines()
+            .filter(|line| !line.contains("tells of a loss") && !line.contains("more faults"));
+        assert_eq!(others.collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+    #[cfg(target_os = "linux")]
+    assert!(peak < 48 << 20, "{peak} bytes for a stream of 54 MB and two buffers of 2 MiB");
+}
+
+#[test]
+fn s05_a_reader_that_comes_late_or_again_begins_with_a_batch_of_the_same_run() {
+    let mut program = Running::start(&["from-bin", "-o", LISTEN, "--stream-types", "raw,loss"]);
+    let address = program.address("tcp");
+    let first = connect(&address);
+    let part = framed(&std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable"));
+    program.feed(&part);
+    program.feed(&part);
+    let mut got = Vec::new();
+    let mut buffer = vec![0; 4096];
+    let mut vanishing = first;
+    // It vanishes in the middle of a line.
+    while got.len() < 1000 {
+        let count = vanishing.read(&mut buffer[..100]).expect("readable");
+        got.extend_from_slice(&buffer[..count]);
+    }
+    drop(vanishing);
+    let again = read_all(connect(&address));
+    // What is sent before it is let in, it misses.
+    wait_for_a_batch(&mut program, &part, &again);
+    let late = read_all(connect(&address));
+    wait_for_a_batch(&mut program, &part, &late);
+    let (code, _, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    let before = Account::of_part(&got);
+    assert_eq!(before.first, ("meta".to_string(), 0));
+    let mut missed = 0;
+    for reader in [again, late] {
+        let got = reader.join().expect("no panic");
+        let account = Account::of(&got);
+        account.adds_up();
+        assert_eq!(account.run_id, before.run_id);
+        assert_eq!(account.first.0, "meta");
+        assert!(account.first.1 > missed, "numbers tell what was missed");
+        missed = account.first.1;
+        assert_eq!(account.lost["gap"].0, missed);
+        assert_eq!(run(&["to-bin", "-o", "/dev/null"], &got).code, 3);
+    }
+}
+
+/// Feeds parts until the readers have something.
+fn wait_for_a_batch(program: &mut Running, part: &[u8], _reader: &std::thread::JoinHandle<Vec<u8>>) {
+    for _ in 0..20 {
+        program.feed(part);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_cut_off_in_time() {
+    let mut program =
+        Running::start(&["from-bin", "-o", LISTEN, "--buffer", "1m", "--stall-timeout", "500ms"]);
+    let dead = connect(&program.address("tcp"));
+    let part = large_part();
+    for _ in 0..40 {
+        program.feed(&part);
+    }
+    program.wait_for("took nothing for 500ms and was cut off");
+    program.wait_for(&dead.local_addr().expect("bound").to_string());
+    let (code, _, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("1 of 1 readers were cut off"), "{said}");
+}
+
+#[test]
+fn with_block_a_slow_reader_gets_all() {
+    let mut program = Running::start(&[
+        "from-bin",
+        "-o",
+        LISTEN,
+        "--buffer",
+        "64k",
+        "--drop-policy",
+        "block",
+        "--stream-types",
+        "raw",
+    ]);
+    let mut reader = connect(&program.address("tcp"));
+    let part = large_part();
+    let feeder = std::thread::spawn(move || {
+        for _ in 0..20 {
+            program.feed(&part);
+        }
+        program.end()
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let mut got = Vec::new();
+    reader.read_to_end(&mut got).expect("readable");
+    let account = Account::of(&got);
+    assert_eq!((account.received, account.lost.len()), (20 * 52_000, 0));
+    assert_eq!(feeder.join().expect("no panic").0, Some(0));
+}
+
+#[test]
+fn a_pipe_may_be_slow_too_where_that_is_asked_for() {
+    let mut program =
+        Running::start(&["from-bin", "--drop-policy", "oldest", "--buffer", "64k", "--stream-types", "raw"]);
+    let mut pipe = program.stdout.take().expect("piped");
+    let part = large_part();
+    let begun = Instant::now();
+    for _ in 0..10 {
+        // Nobody reads, and it takes all.
+        program.feed(&part);
+    }
+    drop(program.stdin.take());
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    std::thread::sleep(Duration::from_millis(200));
+    let mut got = Vec::new();
+    pipe.read_to_end(&mut got).expect("readable");
+    let account = Account::of(&got);
+    account.adds_up();
+    assert!(account.lost_samples("backpressure") > 0);
+    let (code, _, said) = program.end();
+    assert_eq!(code, Some(3), "what was asked for is not all there: {said}");
+    assert!(said.contains("did not get there"), "{said}");
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_again_and_goes_on_with_a_batch() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = server.local_addr().expect("bound");
+    let target = format!("tcp:{address}");
+    let mut program =
+        Running::start(&["from-bin", "-o", &target, "--stream-types", "raw,loss", "--stall-timeout", "20s"]);
+    let part = large_part();
+    program.feed(&part);
+    program.feed(&part);
+    let (mut broken, _) = server.accept().expect("it connects");
+    let mut start = vec![0; 100_000];
+    broken.read_exact(&mut start).expect("readable");
+    // What is on its way there is lost with it.
+    drop(broken);
+    let (second, _) = loop {
+        program.feed(&part);
+        server.set_nonblocking(true).expect("a socket");
+        match server.accept() {
+            Ok(accepted) => break accepted,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    second.set_nonblocking(false).expect("a socket");
+    let reader = read_all(second);
+    program.feed(&part);
+    let (code, _, said) = program.end();
+    let got = reader.join().expect("no panic");
+    let first = Account::of_part(&start);
+    let account = Account::of_part(&got);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("the connection broke"), "{said}");
+    assert_eq!((first.run_id, first.first), (account.run_id.clone(), ("meta".to_string(), 0)));
+    let messages: Vec<&[u8]> = got.split_inclusive(|byte| *byte == b'\n').take(2).collect();
+    let is_meta = |line: &[u8]| line.starts_with(b"{\"type\":\"meta\"");
+    assert!(is_meta(messages[0]) || is_meta(messages[1]), "a batch begins");
+    let gap = account.lost["gap"];
+    assert_eq!(account.told["gap"], gap, "told before it, and in the end");
+    // What the system had taken and not delivered is all that is not told; numbers show it.
+    let produced = account.produced.expect("an end");
+    assert!(account.received + gap.1 <= produced);
+    assert!(account.received > 0 && gap.1 > 0);
+}
+
+#[test]
+fn a_server_that_is_not_there_yet_is_waited_for() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = server.local_addr().expect("bound");
+    drop(server);
+    let target = format!("tcp:{address}");
+    let mut program = Running::start(&["from-bin", "-o", &target]);
+    program.feed(&framed(&std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable")));
+    program.wait_for("trying again");
+    let server = TcpListener::bind(address).expect("still free");
+    let (reader, _) = server.accept().expect("it connects");
+    let reader = read_all(reader);
+    let (code, _, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    Account::of(&reader.join().expect("no panic")).adds_up();
+    // And given up on, if it never comes.
+    let ran = run(
+        &[
+            "from-bin",
+            data("cpython/tiny_script_none.bin").to_str().expect("UTF-8"),
+            "-o",
+            "tcp:127.0.0.1:1",
+            "--stall-timeout",
+            "300ms",
+        ],
+        b"",
+    );
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("nobody answers at tcp:127.0.0.1:1"), "{}", ran.stderr);
+}
+
+#[test]
+fn readers_talk_only_so_much_and_come_only_so_many() {
+    let mut program =
+        Running::start(&["from-bin", "-o", LISTEN, "--max-readers", "2", "--wait-readers", "2"]);
+    let address = program.address("tcp");
+    let mut talker = connect(&address);
+    let quiet = connect(&address);
+    wait_until("both are in", || {
+        // A third is turned away once two are in.
+        let mut third = connect(&address);
+        third.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+        matches!(third.read(&mut [0]), Ok(0) | Err(_)) && program.said().contains("enough readers")
+    });
+    let said = [b'x'; 200_000];
+    let _ = talker.write_all(&said);
+    let quiet = read_all(quiet);
+    let part = large_part();
+    program.feed(&part);
+    program.feed(&part);
+    let (code, _, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    Account::of(&quiet.join().expect("no panic")).adds_up();
+    let mut rest = Vec::new();
+    let _ = talker.read_to_end(&mut rest);
+    assert!(!String::from_utf8_lossy(&rest).contains("\"type\":\"end\""), "cut off before");
+}
