@@ -8,6 +8,7 @@ PROGRAM check, and every profile is read back.
 """
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -105,6 +106,16 @@ class Tests:
     def wait_for_size(self, path, size):
         self.wait_for(lambda: os.path.exists(path) and os.path.getsize(path) >= size, f"{path} grows")
 
+    def child_of(self, process):
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+            return int(file.read().split()[0])
+
+    def ask(self, control, command):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(control)
+            client.sendall(command.encode() + b"\n")
+            return json.loads(client.makefile().readline())
+
     @contextlib.contextmanager
     def running(self, what, seconds):
         """A program to attach to."""
@@ -198,8 +209,7 @@ class Tests:
             path = self.path("killed.jsonl")
             process = self.start("-o", path, "--", "attach", str(target.pid))
             self.wait_for_size(path, 1)
-            with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-                os.kill(int(file.read().split()[0]), signal.SIGKILL)
+            os.kill(self.child_of(process), signal.SIGKILL)
             _, said = process.communicate(timeout=PATIENCE)
             assert process.returncode == 3, said
             messages = self.messages(path)
@@ -224,6 +234,60 @@ class Tests:
                 whole = [json.loads(line) for line in file if line.endswith(b"\n")]
             assert [m["samples"] for m in whole if m["type"] == "meta"][: len(ends)], "batches"
 
+    def test_nobody_is_left_when_the_recorder_is_killed(self):
+        # A target of which nothing is sampled.
+        target = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"],
+                                  stdout=subprocess.PIPE)
+        with target:
+            target.stdout.readline()
+            control = self.path("control")
+            process = self.start("-o", self.path("idle.jsonl"), "--control", f"unix:{control}", "--",
+                                 "attach", "--mode", "cpu", str(target.pid))
+            self.wait_for(lambda: os.path.exists(control) and self.ask(control, "status")["runs"], "sampling")
+            profiler = self.child_of(process)
+            process.kill()
+            process.communicate(timeout=PATIENCE)
+            self.wait_for(lambda: not os.path.exists(f"/proc/{profiler}"), "the profiler ends")
+            assert target.poll() is None, "it goes on"
+            target.kill()
+
+    def test_ctrl_c(self):
+        path = self.path("interrupted.jsonl")
+        process = self.start("-o", path, "--", "run", "-a", self.target, "exit", "60", start_new_session=True)
+        self.wait_for_size(path, 1)
+        # The target hears of it too.
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+        end = self.end_of(path)
+        assert end["complete"] and "stats" in end, end
+
+    def test_readers_of_sockets(self):
+        live, profile = self.path("live"), self.path("live.bin")
+        process = self.start("-o", f"unix-listen:{live}", "-o", profile, "--stream-types", "raw,heartbeat:100ms,loss",
+                             "--", "run", "-a", "-r", "2khz", self.target, "exit", "2")
+        self.wait_for(lambda: os.path.exists(live), "the socket")
+        assert os.stat(live).st_mode & 0o777 == 0o600
+        stalled, first, late = (socket.socket(socket.AF_UNIX) for _ in range(3))
+        # It never reads.
+        stalled.connect(live)
+        first.connect(live)
+        with first, first.makefile("rb") as lines:
+            early = [line for _, line in zip(range(20), lines)]
+            late.connect(live)
+            with late, late.makefile("rb") as behind:
+                whole, rest = [*early, *lines], list(behind)
+        stalled.close()
+        out, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0 and out == b"the target speaks\n", said
+        end = self.end_of(b"".join(whole))
+        assert end["complete"] and end["samples"] == self.samples_in(profile), end
+        messages = self.messages(b"".join(rest))
+        assert messages[0]["type"] in ("meta", "loss") and messages[0]["run_id"] == end["run_id"]
+        got = sum(m["samples"] for m in messages if m["type"] == "raw")
+        lost = sum(m.get("lost_samples", 0) for m in messages if m["type"] == "loss")
+        assert got + lost == end["samples"] and got > 0, (got, lost, end["samples"])
+
     def test_ring(self):
         ring, control = self.path("ring"), self.path("control")
         with self.running("exit", 60) as target:
@@ -231,12 +295,7 @@ class Tests:
                                  "-o", self.path("asked-{}.bin"), "--", "attach", "-a", str(target.pid))
             self.wait_for(lambda: os.path.exists(control), "the socket")
 
-            def ask(command):
-                with socket.socket(socket.AF_UNIX) as client:
-                    client.connect(control)
-                    client.sendall(command.encode() + b"\n")
-                    return json.loads(client.makefile().readline())
-
+            ask = functools.partial(self.ask, control)
             self.wait_for(lambda: (ask("status")["ring"] or {}).get("gone_chunks", 0) > 2, "chunks go")
             now_us = time.monotonic_ns() // 1000
             snapshot = self.path("now.bin")

@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import _remote_debugging
@@ -42,6 +43,15 @@ class Recorder:
         except (AttributeError, OSError):
             pass
 
+    def watch(self):
+        """Ends the profiler when nobody is there to record for, also while there is nothing to hand over.
+        The target is left alone."""
+        poll = select.poll()
+        # That the other end is closed is told in any case.
+        poll.register(self.pipe, 0)
+        poll.poll()
+        os._exit(1)
+
     def send(self, message):
         room = select.PIPE_BUF - PACKET.size
         try:
@@ -51,7 +61,6 @@ class Recorder:
                 head = PACKET.pack(os.getpid(), len(piece) | (LAST if is_last else 0))
                 os.write(self.pipe, head + piece)
         except BrokenPipeError:
-            # Nobody is there to record for. The target is left alone.
             os._exit(1)
 
     def tell(self, kind, **facts):
@@ -309,5 +318,6 @@ def main():
 
 if __name__ == "__main__":
     RECORDER = Recorder(int(sys.argv[1]))
+    threading.Thread(target=RECORDER.watch, daemon=True).start()
     INTERVAL, SAMPLES = int(sys.argv[2]) / 1_000_000, int(sys.argv[3])
     main()
