@@ -283,10 +283,11 @@ class Tests:
         end = self.end_of(b"".join(whole))
         assert end["complete"] and end["samples"] == self.samples_in(profile), end
         messages = self.messages(b"".join(rest))
-        assert messages[0]["type"] in ("meta", "loss") and messages[0]["run_id"] == end["run_id"]
+        assert messages[0]["type"] == "meta" and messages[0]["run_id"] == end["run_id"]
         got = sum(m["samples"] for m in messages if m["type"] == "raw")
-        lost = sum(m.get("lost_samples", 0) for m in messages if m["type"] == "loss")
-        assert got + lost == end["samples"] and got > 0, (got, lost, end["samples"])
+        # What went before it came.
+        missed = messages[-1]["lost"]["gap"]["lost_samples"]
+        assert got + missed == end["samples"] and got > 0 and missed > 0, (got, missed, end["samples"])
 
     def test_ring(self):
         ring, control = self.path("ring"), self.path("control")
