@@ -1,8 +1,10 @@
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -34,7 +36,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make a stream of binary profiles
-    FromBin(FromBin),
+    FromBin(Box<FromBin>),
     /// Make a binary profile of a stream
     ToBin(ToBin),
     /// Tell what a profile or a stream holds
@@ -108,6 +110,10 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
 
+    /// Threads to work on; the output is the same for any number [default: one a core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
     /// When the run began, since profiles have no date: Unix seconds or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]
     pub wall_start: Option<i64>,
@@ -154,7 +160,7 @@ pub(crate) struct Live {
     pub wait_readers: Option<usize>,
 
     /// Readers at a time of the addresses that listen
-    #[arg(long, value_name = "READERS", default_value = "64")]
+    #[arg(long, value_name = "READERS", default_value = "64", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     pub max_readers: usize,
 }
 

@@ -8,6 +8,7 @@ use crate::cli::Status;
 use crate::cli::args::{Diff as Args, DiffBy};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
+use crate::cli::runs::threads;
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 use crate::error::{Error, Result};
@@ -101,7 +102,7 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
 }
 
 fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)) -> Result<Side> {
-    let mut sequence = Sequence::open(&mut source)?;
+    let mut sequence = Sequence::open(&mut source)?.threads(threads(None));
     if sequence.files_left() > 1 {
         return Err(Error::profile("several profiles one behind the other; a run is compared with a run"));
     }

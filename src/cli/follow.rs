@@ -17,7 +17,7 @@ use crate::cli::args::FromBin;
 use crate::cli::messages::Messages;
 use crate::cli::outlet::Outlet;
 use crate::cli::runs::Runs;
-use crate::cli::signals::on_stop;
+use crate::cli::signals::{end_now, on_stop};
 use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, Part, Sequence};
 use crate::protocol::MessageType;
@@ -50,7 +50,12 @@ pub(super) fn run(
     };
     let (sender, wakes) = mpsc::channel();
     let stop = sender.clone();
-    on_stop(move |_| {
+    let mut is_asked = false;
+    on_stop(move |signal| {
+        // Who asks again does not want to wait for readers.
+        if std::mem::replace(&mut is_asked, true) {
+            end_now(signal);
+        }
         let _ = stop.send(Wake::Stop);
     })?;
     let watcher = watch(path, sender.clone());

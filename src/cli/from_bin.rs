@@ -8,7 +8,7 @@ use crate::cli::follow;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::outlet::{Outlet, check_for_readers, has_readers, targets};
-use crate::cli::runs::{Runs, is_made_up, options, several_runs};
+use crate::cli::runs::{Runs, is_made_up, options, several_runs, threads};
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
@@ -70,7 +70,7 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         }
         Sniffed::Packed(start) => ProfileSource::of_pipe(Cursor::new(start)),
     };
-    let mut sequence = Sequence::open(&mut source).map_err(named)?;
+    let mut sequence = Sequence::open(&mut source).map_err(named)?.threads(threads(args.threads));
     let joined = sequence.files_left();
     if joined > 1 {
         if !is_made_up(&args.run_id) {

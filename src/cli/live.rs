@@ -12,7 +12,7 @@ use crate::stream::{
     Amount, Class, DropPolicy, Item, Lost, Network, SinkOptions, Sinks, Totals, Undelivered, Why, Wording,
 };
 
-/// Takes the text of a stream, batch by batch, and hands its messages on.
+/// Takes the text of a stream and hands its messages on, those of a batch all at once.
 pub(super) struct Live {
     sinks: Sinks,
     /// Readers that are waited for before the first message, or `None` once they are there.
@@ -20,6 +20,11 @@ pub(super) struct Live {
     /// A line that is not whole yet.
     rest: Vec<u8>,
     run: Option<Arc<str>>,
+    /// Messages of a batch that is not whole yet, and when what they tell of ends, as far as they know.
+    open: Vec<(Item, Option<u64>)>,
+    /// How many messages of it are still to come.
+    due: u64,
+    batch_end: Option<u64>,
 }
 
 impl Live {
@@ -41,6 +46,9 @@ impl Live {
             wait: Some(wait).filter(|count| *count > 0),
             rest: Vec::new(),
             run: None,
+            open: Vec::new(),
+            due: 0,
+            batch_end: None,
         }
     }
 
@@ -59,35 +67,47 @@ impl Live {
     }
 
     /// Hands over what waits; returns what did not arrive.
-    pub fn finish(self) -> Vec<Undelivered> {
+    pub fn finish(mut self) -> Vec<Undelivered> {
+        self.send();
         self.sinks.finish()
     }
 
-    fn items(&mut self, bytes: &[u8]) -> io::Result<Vec<Item>> {
-        let mut items: Vec<Item> = Vec::new();
-        let mut ends: Vec<Option<u64>> = Vec::new();
-        let mut batch_end = None;
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if !self.rest.is_empty() || !line.ends_with(b"\n") {
-                self.rest.extend_from_slice(line);
-                if !line.ends_with(b"\n") {
-                    break;
-                }
+    /// Takes text up to where lines are whole; the rest is kept.
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !part.ends_with(b"\n") {
+                self.rest.extend_from_slice(part);
+            } else if self.rest.is_empty() {
+                self.line(part)?;
+            } else {
+                let mut line = std::mem::take(&mut self.rest);
+                line.extend_from_slice(part);
+                self.line(&line)?;
             }
-            let whole = std::mem::take(&mut self.rest);
-            let line = if whole.is_empty() { line } else { &whole };
-            let head = Head::of(line).ok_or_else(|| io::Error::other("a line that is no message"))?;
-            let end =
-                head.start_usec.zip(head.duration_usec).map(|(start, length)| start.saturating_add(length));
-            if head.kind == "meta" {
-                batch_end = end;
-            }
-            ends.push(if head.kind == "raw" { batch_end } else { end });
-            items.push(self.item(&head, line));
         }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &[u8]) -> io::Result<()> {
+        let head = Head::of(line).ok_or_else(|| io::Error::other("a line that is no message"))?;
+        let end = head.start_usec.zip(head.duration_usec).map(|(start, length)| start.saturating_add(length));
+        if let Some(messages) = head.messages {
+            self.due = messages;
+            self.batch_end = end;
+        } else if head.batch.is_some() {
+            self.due = self.due.saturating_sub(1);
+        }
+        let end = if head.kind == "raw" { self.batch_end } else { end };
+        let item = self.item(&head, line);
+        self.open.push((item, end));
+        Ok(())
+    }
+
+    /// Hands on what there is.
+    fn send(&mut self) {
         // A raw message does not say how long it goes on: until the next one begins, or its batch ends.
         let mut next = None;
-        for (item, end) in items.iter_mut().zip(&ends).rev() {
+        for (item, end) in self.open.iter_mut().rev() {
             let Some((start, _)) = item.span_us else { continue };
             if item.samples.is_some() {
                 item.span_us = Some((start, next.or(*end).unwrap_or(start).max(start)));
@@ -100,7 +120,10 @@ impl Live {
                 item.span_us = Some((start, end.unwrap_or(start)));
             }
         }
-        Ok(items)
+        let items: Vec<Item> = self.open.drain(..).map(|(item, _)| item).collect();
+        if !items.is_empty() {
+            self.sinks.send(items);
+        }
     }
 
     fn item(&mut self, head: &Head<'_>, line: &[u8]) -> Item {
@@ -132,8 +155,10 @@ impl Write for Live {
         if self.sinks.is_deserted() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let items = self.items(bytes)?;
-        self.sinks.send(items);
+        self.take(bytes)?;
+        if self.due == 0 {
+            self.send();
+        }
         Ok(bytes.len())
     }
 

@@ -26,6 +26,7 @@ pub(super) fn network(access: &Access, messages: &Messages) -> Result<Network> {
             Some(Token::new(&text).map_err(|error| error.within(&name))?)
         }
         (None, None) => match env::var(VARIABLE) {
+            Ok(text) if text.is_empty() => None,
             Ok(text) => Some(Token::new(&text).map_err(|error| error.within(VARIABLE))?),
             Err(env::VarError::NotPresent) => None,
             Err(env::VarError::NotUnicode(_)) => return Err(Error::usage("no text").within(VARIABLE)),

@@ -9,7 +9,7 @@ use crate::cli::live::Live;
 use crate::cli::messages::Messages;
 use crate::error::{Error, Result};
 use crate::protocol::{MessageType, StreamTypes};
-use crate::stream::{Input, Network, Output, Target};
+use crate::stream::{Amount, Input, Network, Output, Target};
 
 /// Every target of one stream, open.
 pub(super) struct Outlet {
@@ -86,6 +86,9 @@ impl Outlet {
             failed: None,
             messages: *messages,
         };
+        if args.wait_readers.is_some_and(|wait| wait > args.max_readers) {
+            return Err(Error::usage("--wait-readers is more than --max-readers"));
+        }
         // Files first: nobody is to connect to a stream that cannot be.
         let (sockets, others): (Vec<_>, Vec<_>) =
             targets.iter().partition(|target| matches!(target, Target::Socket(..)));
@@ -148,17 +151,20 @@ impl Outlet {
     ///
     /// A target that cannot be brought to its place.
     pub fn commit(self) -> Result<Status> {
+        let mut committed = Ok(());
         for (name, output) in self.outputs {
-            output.commit().map_err(|error| error.within(&name))?;
+            committed = committed.and(output.commit().map_err(|error| error.within(&name)));
         }
-        let Some(live) = self.live else { return Ok(Status::Done) };
-        let undelivered = live.finish();
+        // Readers get the end whatever became of a file.
+        let undelivered = self.live.map_or(Vec::new(), Live::finish);
+        committed?;
         for undelivered in &undelivered {
-            let samples = undelivered
-                .amount
-                .samples
-                .map_or(String::new(), |samples| format!(" with {samples} samples"));
-            let what = format!("{} messages{samples} did not get there", undelivered.amount.messages);
+            let Amount { messages, samples } = undelivered.amount;
+            let samples = samples.map_or(String::new(), |samples| format!(" with {samples} samples"));
+            let what = match messages {
+                0 => "the connection broke at the end: not all may have got there".to_string(),
+                _ => format!("{messages} messages{samples} did not get there"),
+            };
             self.messages.fault(&undelivered.name, &Error::stream(what));
         }
         Ok(if undelivered.is_empty() { Status::Done } else { Status::Partial })

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Seek, Write};
+use std::num::NonZeroUsize;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -78,14 +79,14 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
 
 /// The messages on their way to the target.
 pub(super) enum Written {
-    Lines(Outlet),
+    Lines(Box<Outlet>),
     Frames(Box<ToMsgpack<Outlet>>),
 }
 
 impl Written {
     pub fn new(format: Format, outlet: Outlet) -> Self {
         match format {
-            Format::Jsonl => Written::Lines(outlet),
+            Format::Jsonl => Written::Lines(Box::new(outlet)),
             Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(outlet))),
         }
     }
@@ -99,7 +100,7 @@ impl Written {
 
     pub fn into_place(self) -> Outlet {
         match self {
-            Written::Lines(output) => output,
+            Written::Lines(output) => *output,
             Written::Frames(frames) => frames.into_sink(),
         }
     }
@@ -479,7 +480,8 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
         return Err(Error::usage(format!("CPython's JSON Lines have no place for {option}")));
     }
     let run_id = if is_made_up(&args.run_id) { run_id } else { &args.run_id };
-    let mut options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
+    let options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
+    let mut options = options.threads(threads(args.threads));
     if let Some(flush) = args.flush {
         options = options.flush(flush);
     }
@@ -496,6 +498,11 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
         options = options.label(key, value);
     }
     Ok(options)
+}
+
+/// How many threads to work on: those asked for, or one a core.
+pub(super) fn threads(asked: Option<NonZeroUsize>) -> usize {
+    asked.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get)
 }
 
 pub(super) fn random_id() -> Result<[u8; 16]> {

@@ -30,10 +30,14 @@ pub(super) fn on_snapshot(mut ask: impl FnMut() + Send + 'static) -> Result<()> 
 /// Leaves no unfinished file behind when the process is asked to end.
 #[cfg(unix)]
 pub(super) fn clean_up_on_stop() -> Result<()> {
-    on_stop(|signal| {
-        crate::stream::remove_unfinished();
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
-    })
+    on_stop(end_now)
+}
+
+/// Ends the process as the signal does where nobody catches it, and leaves no unfinished file behind.
+#[cfg(unix)]
+pub(super) fn end_now(signal: i32) {
+    crate::stream::remove_unfinished();
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 
 #[cfg(not(unix))]
@@ -45,6 +49,9 @@ pub(super) fn size_limit_is_an_error() -> Result<()> {
 pub(super) fn on_stop(_: impl FnMut(i32) + Send + 'static) -> Result<()> {
     Ok(())
 }
+
+#[cfg(not(unix))]
+pub(super) fn end_now(_: i32) {}
 
 #[cfg(not(unix))]
 pub(super) fn clean_up_on_stop() -> Result<()> {

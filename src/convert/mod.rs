@@ -10,6 +10,7 @@ mod diff;
 mod merge;
 mod options;
 mod raw;
+mod raw_lines;
 mod session;
 mod stream_counts;
 mod to_binary;

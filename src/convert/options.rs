@@ -38,6 +38,7 @@ pub struct StreamOptions {
     pub(super) wall_start_us: Option<i64>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) live: bool,
+    pub(super) threads: usize,
 }
 
 impl StreamOptions {
@@ -61,6 +62,7 @@ impl StreamOptions {
             wall_start_us: None,
             labels: BTreeMap::new(),
             live: false,
+            threads: 1,
         })
     }
 
@@ -98,6 +100,14 @@ impl StreamOptions {
         }
         self.max_line = bytes;
         Ok(self)
+    }
+
+    /// How many threads to work on, the caller's among them: 1 unless said otherwise. The stream is the same
+    /// for any number; only raw messages and packed profiles have work for more than one.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
     }
 
     /// Unix time, microseconds, at which the run began.

@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 use crate::convert::aggregate::{Aggregator, Table, Totals};
 use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
-use crate::convert::raw::RawBuilder;
+use crate::convert::raw_lines::RawLines;
 use crate::error::Result;
 use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
@@ -22,8 +22,6 @@ use crate::protocol::{Encoder, MessageType};
 
 /// Samples of one cut where no raw message has to fit into a line.
 const CUT: usize = 64 * 1024;
-/// Samples of the first raw message, before it is known how many fit into a line.
-const FIRST_CUT: usize = 2048;
 /// Heartbeats in a row without a sample between them; a clock that jumps would give any number.
 const HEARTBEATS_IN_A_GAP: u64 = 1000;
 
@@ -99,9 +97,7 @@ pub struct RunStream {
     flush: Flush,
     encoder: Encoder,
     text: Vec<u8>,
-    raw: RawBuilder,
-    /// Samples that fit into a raw message, by the last one.
-    raw_samples: usize,
+    raw: RawLines,
     run: Option<Run>,
     /// What the open batch defines its frames by.
     tables: Arc<Tables>,
@@ -158,8 +154,7 @@ struct Batch {
     samples: u64,
     threads: FxHashSet<ThreadKey>,
     at_depth_limit: u64,
-    raw: Vec<u8>,
-    raw_ends: Vec<usize>,
+    has_raw: bool,
     tables: BTreeMap<i128, Table>,
     losses: Vec<Loss>,
 }
@@ -182,13 +177,14 @@ impl RunStream {
     pub fn new(framing: Framing, options: StreamOptions) -> Self {
         let usual = if framing == Framing::Files { Flush::OF_FILE } else { Flush::OF_PARTS };
         let tables = Arc::<Tables>::default();
+        let encoder = Encoder::new(&options.run_id);
+        let envelope = encoder.envelope_len(MessageType::Raw);
         RunStream {
             flush: options.flush.unwrap_or(usual),
             framing,
-            encoder: Encoder::new(&options.run_id),
+            encoder,
             text: Vec::new(),
-            raw: RawBuilder::default(),
-            raw_samples: FIRST_CUT,
+            raw: RawLines::new(envelope, options.max_line - envelope, options.threads),
             run: None,
             aggregator: Aggregator::new(&tables, 0, None),
             totals: Totals::default(),
@@ -244,8 +240,8 @@ impl RunStream {
     }
 
     /// How many samples the next cut may take.
-    fn wanted(&self) -> usize {
-        if self.has(MessageType::Raw) { self.raw_samples } else { CUT }
+    fn wanted(&mut self) -> usize {
+        if self.has(MessageType::Raw) { self.raw.wanted() } else { CUT }
     }
 
     /// The next sample has this key: closes what ends before it.
@@ -275,12 +271,13 @@ impl RunStream {
         let room = self.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
         // A batch closes behind the instant that fills it, a message before the one that passes its line.
-        let (wanted, cut) = if room <= self.wanted() { (room, Cut::Up) } else { (self.wanted(), Cut::Down) };
-        let taken = if self.has(MessageType::Raw) {
-            self.add_raw(lanes, wanted, before, cut)
-        } else {
-            lanes.cut(wanted, before, cut)
-        };
+        let wanted = self.wanted();
+        let (wanted, cut) = if room <= wanted { (room, Cut::Up) } else { (wanted, Cut::Down) };
+        let taken = lanes.cut(wanted, before, cut);
+        if self.has(MessageType::Raw) {
+            self.raw.add(self.batch.index, lanes);
+            self.batch.has_raw = true;
+        }
         for slice in lanes.slices() {
             self.note(&slice);
             self.note_stacks(&slice);
@@ -342,35 +339,6 @@ impl RunStream {
         }
     }
 
-    /// Adds one raw message with about `wanted` samples, fewer where they don't fit into a line.
-    fn add_raw(&mut self, lanes: &mut Lanes, mut wanted: usize, before: Option<u64>, mut cut: Cut) -> usize {
-        let envelope = self.encoder.envelope_len(MessageType::Raw);
-        let limit = self.options.max_line - envelope;
-        let start = self.batch.raw.len();
-        loop {
-            let taken = lanes.cut(wanted, before, cut);
-            self.batch.raw.resize(start + envelope - 1, 0);
-            self.raw.write(self.batch.index, lanes.slices(), &mut self.batch.raw);
-            let length = self.batch.raw.len() - start + 1 - envelope;
-            if length <= limit || taken == 1 {
-                // Aim a little below the limit, so that most messages fit at once.
-                if length > limit / 2 || 2 * taken >= self.raw_samples {
-                    self.raw_samples = (taken * limit / length * 31 / 32).max(1);
-                }
-                for frame in &self.raw.tree.frame {
-                    self.used.note(*frame);
-                }
-                self.batch.raw.push(b'\n');
-                self.batch.raw_ends.push(self.batch.raw.len());
-                return taken;
-            }
-            self.batch.raw.truncate(start);
-            // An instant that doesn't fit although it is alone is cut between two threads.
-            cut = if cut != Cut::Up && taken > wanted { Cut::Within } else { Cut::Down };
-            wanted = (taken.min(wanted) * limit / length * 15 / 16).max(1);
-        }
-    }
-
     fn close_window(&mut self) {
         self.window_end = None;
         for (start, table) in self.aggregator.close_windows() {
@@ -409,7 +377,7 @@ impl RunStream {
 
     /// Writes the open batch, unless only counts would stand in it: then it goes on.
     fn close_batch(&mut self, sink: &mut impl Write) -> Result<()> {
-        let has_content = !self.batch.raw_ends.is_empty() || !self.batch.tables.is_empty();
+        let has_content = self.batch.has_raw || !self.batch.tables.is_empty();
         if !has_content && (self.has(MessageType::Raw) || self.has(MessageType::Agg)) {
             self.batch.first_key = None;
             self.batch.fresh = 0;

@@ -21,6 +21,7 @@ mod scan;
 mod sequence;
 mod stats;
 mod tables;
+mod unpack;
 mod varint;
 mod writer;
 

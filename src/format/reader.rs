@@ -13,11 +13,14 @@ use crate::format::header::{
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan, ThreadIndex};
+use crate::format::unpack::{self, Unpacker};
 use crate::format::{identify, stats, tables};
-use crate::limits::{TABLE_BYTES, ZSTD_WINDOW_LOG};
+use crate::limits::TABLE_BYTES;
 use crate::model::{Statistics, Tables};
 
 pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Packed bytes that are unpacked on a thread of their own; fewer are through before it is there.
+const WORTH_A_THREAD: u64 = 128 * 1024;
 const COPY: usize = 256 * 1024;
 /// Bytes at the end of a profile in which its blocks are looked for.
 const OUTLINE_TAIL: u64 = 64 * 1024;
@@ -33,6 +36,7 @@ pub struct Profile<R> {
     base: u64,
     contents: Contents,
     late: Late,
+    threads: usize,
 }
 
 /// All that a profile holds, but for the samples themselves.
@@ -107,7 +111,13 @@ impl<R: Read + Seek> Profile<R> {
     /// # Errors
     ///
     /// As for [`Profile::open`]. Positions count from the source's first byte.
-    pub fn open_part(mut source: R, base: u64, size: u64) -> Result<Self> {
+    pub fn open_part(source: R, base: u64, size: u64) -> Result<Self> {
+        Self::open_on(1, source, base, size)
+    }
+
+    /// [`Profile::open_part`] on so many threads, the caller's among them: with more than one, packed
+    /// samples are unpacked beside every walk.
+    pub(super) fn open_on(threads: usize, mut source: R, base: u64, size: u64) -> Result<Self> {
         let mut start = [0; HEADER_LEN as usize];
         let got = read_up_to(&mut source, base, &mut start)?;
         if let Some(fault) = identify::fault(&start[..got], size) {
@@ -196,7 +206,7 @@ impl<R: Read + Seek> Profile<R> {
             warnings,
             faults: Vec::new(),
         };
-        let mut profile = Profile { source, base, contents, late: Late::default() };
+        let mut profile = Profile { source, base, contents, late: Late::default(), threads };
         let (scan, late, fault) = profile.scan()?;
         profile.late = late;
         profile.contents.scan = scan;
@@ -231,7 +241,7 @@ impl<R: Read + Seek> Profile<R> {
     }
 
     fn records(&mut self) -> Result<RecordReader<'_>> {
-        records(&mut self.source, self.base, &self.contents.header)
+        records(&mut self.source, self.base, &self.contents.header, self.threads)
     }
 
     /// The samples in time order, and the rest of the contents beside them.
@@ -240,7 +250,7 @@ impl<R: Read + Seek> Profile<R> {
     ///
     /// Errors of the source.
     pub fn replay(&mut self) -> Result<(Replay<'_>, &Contents)> {
-        let records = records(&mut self.source, self.base, &self.contents.header)?;
+        let records = records(&mut self.source, self.base, &self.contents.header, self.threads)?;
         let start_us = self.contents.header.facts.start_us;
         let replay = Replay::new(records, &self.contents.scan, start_us, &mut self.late);
         Ok((replay, &self.contents))
@@ -426,7 +436,12 @@ impl Outline {
 }
 
 /// The records of a profile's sample region, from the first.
-fn records<'a>(source: &'a mut (impl Read + Seek), base: u64, header: &Header) -> Result<RecordReader<'a>> {
+fn records<'a>(
+    source: &'a mut (impl Read + Seek),
+    base: u64,
+    header: &Header,
+    threads: usize,
+) -> Result<RecordReader<'a>> {
     let at = base + HEADER_LEN;
     let length = header.strings_at - HEADER_LEN;
     let order = header.byte_order;
@@ -441,10 +456,11 @@ fn records<'a>(source: &'a mut (impl Read + Seek), base: u64, header: &Header) -
     source.seek(SeekFrom::Start(at))?;
     let region = source.take(length);
     Ok(match header.compression {
+        Compression::Zstd if threads > 1 && length >= WORTH_A_THREAD => {
+            RecordReader::new(Box::new(Unpacker::new(region)?), order, Place::Unpacked)
+        }
         Compression::Zstd => {
-            let mut decoder =
-                zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(COPY, region))?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            let decoder = unpack::decoder(BufReader::with_capacity(COPY, region))?;
             RecordReader::new(Box::new(decoder), order, Place::Unpacked)
         }
         Compression::None | Compression::Undefined(_) => {

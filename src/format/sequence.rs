@@ -43,6 +43,7 @@ pub struct Sequence {
     at: u64,
     /// Files that are still to come, as (place, size).
     files: VecDeque<(u64, u64)>,
+    threads: usize,
 }
 
 /// What stands at some place of an input.
@@ -128,7 +129,7 @@ impl Sequence {
         } else {
             VecDeque::new()
         };
-        Ok(Sequence { framing, at: 0, files })
+        Ok(Sequence { framing, at: 0, files, threads: 1 })
     }
 
     /// Chunks from the start of an input, whatever stands there.
@@ -138,7 +139,14 @@ impl Sequence {
 
     /// Chunks from this place of an input, whatever stands there.
     pub(super) fn of_chunks_from(at: u64) -> Self {
-        Sequence { framing: Framing::Chunks, at, files: VecDeque::new() }
+        Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), threads: 1 }
+    }
+
+    /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
     }
 
     /// How the parts are told apart.
@@ -241,11 +249,11 @@ impl Sequence {
             Err(lost) => return Ok(Part::Lost(lost)),
         };
         if self.framing == Framing::Files {
-            let profile = Profile::open_part(source, place.at, place.size)?;
+            let profile = Profile::open_on(self.threads, source, place.at, place.size)?;
             return Ok(Part::Profile(Box::new(profile)));
         }
         let samples = declared_samples(source, place)?;
-        let error = match Profile::open_part(source, place.at, place.size) {
+        let error = match Profile::open_on(self.threads, source, place.at, place.size) {
             Ok(profile) => match profile.contents().faults.first() {
                 None => return Ok(Part::Profile(Box::new(profile))),
                 Some(fault) => fault.error.again(),

@@ -232,6 +232,23 @@ impl Lanes {
         })
     }
 
+    /// Holds a copy of these slices in place of what was here.
+    pub fn copy_from<'a>(&mut self, slices: impl Iterator<Item = Slice<'a>>) {
+        let mut count = 0;
+        self.waiting = 0;
+        for slice in slices {
+            if count == self.lanes.len() {
+                self.lanes.push(Lane::new(slice.thread(), 0));
+            }
+            self.lanes[count].copy_from(&slice);
+            self.waiting += slice.times().len();
+            count += 1;
+        }
+        self.lanes.truncate(count);
+        self.ends.resize(count, 0);
+        self.ends.fill(0);
+    }
+
     /// Takes the last cut's samples off the lanes.
     pub fn advance(&mut self) {
         for (lane, end) in self.lanes.iter_mut().zip(&self.ends) {
@@ -373,6 +390,28 @@ impl Lane {
             self.runs.push(Run { change: StackChange { keep: self.depth, push: 0 }, samples: 0 });
         }
         self.runs.last_mut().expect("just made").samples += samples;
+    }
+
+    /// Holds what the slice holds, and nothing else.
+    fn copy_from(&mut self, slice: &Slice<'_>) {
+        let Lane { thread, last_time, high, delivered, .. } = *slice.lane;
+        (self.head, self.run_head, self.pushed_head) = (0, 0, 0);
+        (self.thread, self.last_time, self.high, self.delivered) = (thread, last_time, high, delivered);
+        self.times.clear();
+        self.times.extend_from_slice(slice.times());
+        self.status.clear();
+        self.status.extend_from_slice(slice.status());
+        self.keys = (!slice.is_rising()).then(|| slice.keys().to_vec());
+        self.stack.clear();
+        self.stack.extend_from_slice(slice.stack());
+        self.runs.clear();
+        self.pushed.clear();
+        for run in slice.runs() {
+            let change = StackChange { keep: run.keep as u32, push: run.pushed.len() as u32 };
+            self.runs.push(Run { change, samples: run.samples });
+            self.pushed.extend_from_slice(run.pushed);
+            self.depth = change.keep + change.push;
+        }
     }
 
     fn advance(&mut self, end: usize) {

@@ -18,11 +18,13 @@ use crate::stream::web::{self, Budget, Frames, Guarded, WebLines};
 const FIRST_WORDS: Duration = Duration::from_secs(5);
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long the other end of a web socket may take to say goodbye.
+/// How long the other end may take to say goodbye.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Bytes that a reader may say within a minute, although nobody listens.
 const INBOUND: usize = 64 * 1024;
 const BUFFER: usize = 256 * 1024;
+/// Bytes of one write, so that it shows soon whether something goes.
+const PIECE: usize = 64 * 1024;
 
 /// Something that happens at a socket and that people are told.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ impl Network {
         let token = self.token.as_ref();
         Ok(match &address.transport {
             Transport::Web(host, path) => Peer::Web {
-                web: web::connect(Guarded::new(socket, CONNECT), host, path, token)?,
+                web: Box::new(web::connect(Guarded::new(socket, CONNECT), host, path, token)?),
                 is_server: false,
             },
             Transport::Tcp(_) => {
@@ -115,7 +117,7 @@ impl Network {
     pub fn source(&self, address: &SocketAddress) -> Result<Box<dyn BufRead>> {
         Ok(match self.one(address)? {
             Peer::Plain(socket) => Box::new(BufReader::with_capacity(BUFFER, socket)),
-            Peer::Web { web, .. } => Box::new(WebLines::new(web)?),
+            Peer::Web { web, .. } => Box::new(WebLines::new(*web)?),
         })
     }
 
@@ -156,7 +158,7 @@ impl Bound {
         let mut guarded = Guarded::new(socket, FIRST_WORDS);
         let peer = match &self.address.transport {
             Transport::Web(..) => {
-                Peer::Web { web: web::accept(guarded, self.token.as_ref())?, is_server: true }
+                Peer::Web { web: Box::new(web::accept(guarded, self.token.as_ref())?), is_server: true }
             }
             Transport::Tcp(_) => {
                 let is_right = self.token.as_ref().map_or(Ok(true), |token| token.is_sent(&mut guarded));
@@ -190,7 +192,7 @@ fn in_time(error: io::Error) -> io::Error {
 /// The other end.
 pub(super) enum Peer {
     Plain(Socket),
-    Web { web: WebSocket<Guarded>, is_server: bool },
+    Web { web: Box<WebSocket<Guarded>>, is_server: bool },
 }
 
 impl Peer {
@@ -202,13 +204,12 @@ impl Peer {
     }
 
     /// Where lines for it go. A write of which nothing goes for `stall` fails. What it says is passed over
-    /// meanwhile; what has to be answered goes to `replies`, and `gone` is called when it leaves or says too
-    /// much.
+    /// meanwhile; what has to be answered goes to `replies`, and `gone` is told why nothing more comes.
     pub fn wire(
         self,
         stall: Duration,
         replies: impl FnMut(&[u8]) + Send + 'static,
-        gone: impl FnOnce() + Send + 'static,
+        gone: impl FnOnce(Gone) + Send + 'static,
     ) -> io::Result<Wire> {
         let socket = self.socket().try_clone()?;
         socket.set_write_timeout(Some(stall))?;
@@ -222,19 +223,20 @@ impl Peer {
                     loop {
                         match inbound.read(&mut buffer) {
                             // It may have nothing to say and listen all the same.
-                            Ok(0) => return,
+                            Ok(0) => break,
                             Ok(count) if budget.takes(count) => {}
                             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                            _ => return gone(),
+                            Ok(_) => break gone(Gone::Talks),
+                            Err(_) => break gone(Gone::Broke),
                         }
                     }
+                    drop(ended);
                 });
             }
             Peer::Web { web, is_server } => {
                 frames = Some(Frames::new(is_server));
                 std::thread::spawn(move || {
-                    web::pass_over(web, INBOUND, replies);
-                    gone();
+                    gone(web::pass_over(*web, INBOUND, replies));
                     drop(ended);
                 });
             }
@@ -243,11 +245,22 @@ impl Peer {
     }
 }
 
+/// Why nothing more comes from somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// It said goodbye.
+    Left,
+    /// The connection broke.
+    Broke,
+    /// It has nothing to say, and says it.
+    Talks,
+}
+
 /// Where lines for a reader go.
 pub(super) struct Wire {
     sink: Sink,
     frames: Option<Frames>,
-    /// Ends when the other end of a web socket has said goodbye.
+    /// Ends when the other end has said goodbye.
     farewell: Option<Receiver<()>>,
 }
 
@@ -276,9 +289,10 @@ impl Wire {
     /// Writes bytes as they are.
     pub fn bytes(&mut self, mut bytes: &[u8], mut moved: impl FnMut(usize)) -> io::Result<()> {
         while !bytes.is_empty() {
+            let piece = &bytes[..bytes.len().min(PIECE)];
             let written = match &mut self.sink {
-                Sink::Socket(socket) => socket.write(bytes),
-                Sink::Pipe(pipe) => pipe.write(bytes),
+                Sink::Socket(socket) => socket.write(piece),
+                Sink::Pipe(pipe) => pipe.write(piece),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -296,17 +310,17 @@ impl Wire {
         }
     }
 
-    /// Nothing more comes.
+    /// Nothing more comes. Waits a little for the other end to say that it has all.
     pub fn end(&mut self) -> io::Result<()> {
         if let Some(frames) = &mut self.frames {
             let frame = frames.of_end()?;
             self.bytes(&frame, |_| {})?;
-            if let Some(farewell) = &self.farewell {
-                let _ = farewell.recv_timeout(FAREWELL);
-            }
         }
         if let Sink::Socket(socket) = &self.sink {
             socket.shutdown(Shutdown::Write);
+        }
+        if let Some(farewell) = &self.farewell {
+            let _ = farewell.recv_timeout(FAREWELL);
         }
         Ok(())
     }

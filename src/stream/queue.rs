@@ -3,7 +3,7 @@
 //!
 //! A message is a text and a few plain numbers about it; what it says is its maker's affair.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// What a message is to a reader who cannot have all of them.
@@ -163,42 +163,38 @@ impl Entry {
     }
 }
 
-/// The totals of the run that a reader is in.
+/// The totals of the runs that a reader is in: those of which something is missing.
 #[derive(Debug, Default)]
 pub struct Tally {
-    run: Option<Arc<str>>,
-    totals: Totals,
+    runs: HashMap<Arc<str>, Totals>,
 }
 
 impl Tally {
     /// Totals of this run.
-    pub fn of(&mut self, run: &Arc<str>) -> Totals {
-        self.enter(run);
-        self.totals
+    pub fn of(&self, run: &Arc<str>) -> Totals {
+        self.runs.get(run).copied().unwrap_or_default()
     }
 
-    fn enter(&mut self, run: &Arc<str>) {
-        if self.run.as_ref() != Some(run) {
-            *self = Tally { run: Some(Arc::clone(run)), totals: Totals::default() };
-        }
+    fn totals(&mut self, run: &Arc<str>) -> &mut Totals {
+        self.runs.entry(Arc::clone(run)).or_default()
     }
 
     /// An entry was handed to the reader; `all` counts over the runs.
     pub fn note(&mut self, entry: &Entry, all: &mut Amount) {
         match entry {
+            Entry::Item(item) if item.class == Class::Ends => drop(self.runs.remove(&item.run)),
             Entry::Item(_) => {}
             Entry::Lost(lost) => {
-                self.enter(&lost.run);
+                let totals = self.totals(&lost.run);
                 let amount = match lost.why {
-                    Why::Slow => &mut self.totals.slow,
-                    Why::Away => &mut self.totals.away,
+                    Why::Slow => &mut totals.slow,
+                    Why::Away => &mut totals.away,
                 };
                 amount.add(lost.messages(), lost.samples);
                 all.add(lost.messages(), lost.samples);
             }
             Entry::Missed { run, amount } => {
-                self.enter(run);
-                self.totals.away.add(amount.messages, amount.samples);
+                self.totals(run).away.add(amount.messages, amount.samples);
             }
         }
     }
@@ -210,16 +206,17 @@ pub struct Queue {
     entries: VecDeque<Entry>,
     bytes: usize,
     limit: usize,
-    /// Whether the reader still waits for a batch to begin.
-    waits: bool,
+    /// Where the reader came late: the runs that it is in.
+    runs: Option<HashSet<Arc<str>>>,
     /// Whether the batch that comes is the rest of one that the reader lost.
     broken: bool,
 }
 
 impl Queue {
-    /// An empty queue for `limit` bytes. A reader that comes `late` gets nothing before the next batch.
+    /// An empty queue for `limit` bytes. A reader that comes `late` gets nothing of a run
+    /// before its next batch.
     pub fn new(limit: usize, late: bool) -> Self {
-        Queue { entries: VecDeque::new(), bytes: 0, limit, waits: late, broken: false }
+        Queue { entries: VecDeque::new(), bytes: 0, limit, runs: late.then(HashSet::new), broken: false }
     }
 
     /// Messages that wait.
@@ -234,14 +231,19 @@ impl Queue {
 
     /// Adds a message; `before` is what of its run came before it.
     pub fn push(&mut self, item: &Arc<Item>, before: Amount) {
-        if self.waits {
+        if let Some(runs) = &mut self.runs
+            && !runs.contains(&item.run)
+        {
             if !item.is_start() {
                 return;
             }
-            self.waits = false;
+            runs.insert(Arc::clone(&item.run));
             if before.messages > 0 {
                 self.add(Entry::Missed { run: Arc::clone(&item.run), amount: before });
             }
+        }
+        if let (Some(runs), Class::Ends) = (&mut self.runs, item.class) {
+            runs.remove(&item.run);
         }
         if self.broken && !item.is_start() {
             return self.add_lost(Lost::of(item, Why::Away));
@@ -328,10 +330,11 @@ impl Queue {
             let Some(batch) = batches.get_mut(&open) else { continue };
             batch.data -= 1;
             if batch.data == 0 && batch.is_whole {
-                for rest in open..batch.end {
-                    let is_of_it = matches!(&self.entries[rest], Entry::Item(item) if item.in_batch);
-                    if is_of_it && !std::mem::replace(&mut gone[rest], true) {
-                        left -= self.entries[rest].size();
+                let of_it = self.entries.range(open..batch.end).zip(&mut gone[open..batch.end]);
+                for (entry, gone) in of_it {
+                    let is_in_it = matches!(entry, Entry::Item(item) if item.in_batch);
+                    if is_in_it && !std::mem::replace(gone, true) {
+                        left -= entry.size();
                     }
                 }
             }
@@ -350,6 +353,19 @@ impl Queue {
                 entry => self.add(entry),
             }
         }
+    }
+
+    /// What may not be dropped is too much as well: all that waits is lost, and notes of losses that are too
+    /// many go into the totals alone. Goes on with the next batch.
+    pub fn overflow(&mut self, tally: &mut Tally, all: &mut Amount) {
+        let gone = vec![true; self.entries.len()];
+        self.replace(&gone, Why::Slow);
+        while self.bytes > self.limit / 2
+            && let Some(entry) = self.pop()
+        {
+            tally.note(&entry, all);
+        }
+        self.broken = true;
     }
 
     /// The connection broke, and another begins: what is left of the batch that it broke in is lost, up to
@@ -388,7 +404,7 @@ struct Batch {
 mod tests {
     use super::*;
 
-    /// A message of 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
+    /// A message that takes 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
     /// batches, `e` ends.
     fn item(kind: char, seq: u64) -> Arc<Item> {
         let class = match kind {
@@ -405,7 +421,7 @@ mod tests {
             in_batch: matches!(kind, 'm' | 'd' | 'r'),
             samples: (kind == 'r').then_some(10),
             span_us: (kind == 'r').then_some((seq * 10, seq * 10 + 10)),
-            text: vec![b' '; 1000].into(),
+            text: vec![b' '; 1000 - size_of::<Entry>() - size_of::<Item>()].into(),
         })
     }
 
@@ -436,7 +452,7 @@ mod tests {
         let mut queue = filled(7_000, "mdrrmdrrh");
         assert!(queue.shrink());
         assert_eq!(told(&mut queue), "-0..3 4 5 6 7 8");
-        let mut queue = filled(9_500, "mdrrmdrrh");
+        let mut queue = filled(8_900, "mdrrmdrrh");
         assert!(queue.shrink());
         assert_eq!(told(&mut queue), "0 1 -2..2 3 4 5 6 7 8");
     }
@@ -450,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_was_begun_keeps_what_defines() {
-        let mut queue = filled(2_500, "mdrr");
+        let mut queue = filled(1_900, "mdrr");
         queue.pop();
         assert!(queue.shrink());
         assert_eq!(told(&mut queue), "1 -2..3");
@@ -461,6 +477,31 @@ mod tests {
         let mut queue = filled(2_500, "llll");
         assert!(!queue.shrink());
         assert_eq!(queue.messages(), 4);
+    }
+
+    #[test]
+    fn what_is_too_much_in_any_case_is_lost_and_counted() {
+        let mut queue = filled(2_500, "mdrl");
+        queue.pop();
+        for seq in 4..20 {
+            queue.push(&item('l', seq), Amount::default());
+        }
+        assert!(!queue.shrink());
+        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        queue.overflow(&mut tally, &mut all);
+        assert!(queue.shrink());
+        for (seq, kind) in (20..).zip("drmdr".chars()) {
+            queue.push(&item(kind, seq), Amount::default());
+        }
+        assert_eq!(told(&mut queue), "-1..19 -20..21 22 23 24");
+        let mut queue = filled(500, "m");
+        for run in 0..20 {
+            let mut end = Arc::into_inner(item('e', 0)).expect("mine alone");
+            end.run = run.to_string().into();
+            queue.push(&Arc::new(end), Amount::default());
+        }
+        queue.overflow(&mut tally, &mut all);
+        assert_eq!((queue.bytes <= 250, all.messages + queue.entries.len() as u64), (true, 21));
     }
 
     #[test]

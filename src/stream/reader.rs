@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::stream::peer::Wire;
+use crate::stream::peer::{Gone, Wire};
 use crate::stream::queue::{Amount, Entry, Item, Lost, Queue, Tally, Totals};
 
 /// Answers to a reader that may wait: more are asked for than taken.
@@ -26,6 +26,8 @@ pub(super) type Numbered = (Arc<Item>, Amount);
 
 pub(super) struct Reader {
     pub name: String,
+    /// Whether it is there to stay, whatever becomes of a connection.
+    is_named: bool,
     state: Mutex<State>,
     changed: Condvar,
     /// Bytes that it took.
@@ -41,7 +43,8 @@ struct State {
     phase: Phase,
     is_connected: bool,
     /// The connection is of no use any more.
-    hung_up: bool,
+    hung_up: Option<HangUp>,
+    is_doubtful: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,12 +61,30 @@ pub(super) enum Ended {
     /// The reader has all.
     Whole,
     Broken(io::Error),
-    /// What may not be dropped is too much for its queue, or it left while there was nothing to say.
-    HungUp,
+    HungUp(HangUp),
+}
+
+/// Why a connection is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HangUp {
+    /// The other end is the reason.
+    Gone(Gone),
+    /// What may not be dropped is too much for its queue.
+    Full,
 }
 
 impl Reader {
-    pub fn new(name: String, limit: usize, late: bool) -> Self {
+    /// A reader whom an argument names.
+    pub fn named(name: String, limit: usize) -> Self {
+        Reader::new(name, true, limit, false)
+    }
+
+    /// A reader who came by itself, perhaps when the stream had begun.
+    pub fn guest(name: String, limit: usize, is_late: bool) -> Self {
+        Reader::new(name, false, limit, is_late)
+    }
+
+    fn new(name: String, is_named: bool, limit: usize, late: bool) -> Self {
         let state = State {
             queue: Queue::new(limit, late),
             replies: VecDeque::new(),
@@ -71,9 +92,10 @@ impl Reader {
             lost: Amount::default(),
             phase: Phase::Open,
             is_connected: false,
-            hung_up: false,
+            hung_up: None,
+            is_doubtful: false,
         };
-        Reader { name, state: Mutex::new(state), changed: Condvar::new(), moved: AtomicU64::new(0) }
+        Reader { name, is_named, state: Mutex::new(state), changed: Condvar::new(), moved: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -97,6 +119,11 @@ impl Reader {
         self.moved.load(Ordering::Relaxed)
     }
 
+    /// Whether the connection broke when all was on its way.
+    pub fn is_doubtful(&self) -> bool {
+        self.lock().is_doubtful
+    }
+
     /// What it did not get, as far as it is known.
     pub fn lost(&self) -> Amount {
         self.lock().lost
@@ -109,37 +136,40 @@ impl Reader {
 
     /// Adds messages to its queue, of which the oldest are dropped if they are too many.
     pub fn push(&self, items: &[Numbered]) {
-        let mut state = self.lock();
-        if state.phase != Phase::Open {
-            return;
-        }
-        for (item, before) in items {
-            state.queue.push(item, *before);
-        }
-        if !state.queue.shrink() {
-            state.hung_up = true;
-        }
-        self.changed.notify_all();
+        self.add(self.lock(), items, true);
     }
 
-    /// Waits for room in its queue and then adds messages. Gives up when nothing goes for `stall`.
+    /// The same, once there is room: a batch that is larger than the queue comes into an empty one. If
+    /// nothing goes for `stall`, they are dropped all the same.
     pub fn push_waiting(&self, items: &[Numbered], stall: Duration) {
         let bytes = items.iter().map(|(item, _)| item.text.len()).sum();
         let mut state = self.lock();
         let mut moved = (self.moved(), Instant::now());
-        while state.phase == Phase::Open && state.queue.is_full_with(bytes) {
+        let mut is_stalled = false;
+        while state.phase == Phase::Open && state.queue.is_full_with(bytes) && !is_stalled {
             state = self.wait(state, stall.min(Duration::from_secs(1)));
             if self.moved() != moved.0 {
                 moved = (self.moved(), Instant::now());
-            } else if moved.1.elapsed() >= stall {
-                break;
             }
+            is_stalled = moved.1.elapsed() >= stall;
         }
+        self.add(state, items, is_stalled);
+    }
+
+    fn add(&self, mut state: MutexGuard<'_, State>, items: &[Numbered], may_drop: bool) {
         if state.phase != Phase::Open {
             return;
         }
         for (item, before) in items {
             state.queue.push(item, *before);
+        }
+        if may_drop && !state.queue.shrink() {
+            if self.is_named {
+                let State { queue, tally, lost, .. } = &mut *state;
+                queue.overflow(tally, lost);
+            } else {
+                state.hung_up.get_or_insert(HangUp::Full);
+            }
         }
         self.changed.notify_all();
     }
@@ -154,8 +184,8 @@ impl Reader {
     }
 
     /// The connection is of no use any more.
-    pub fn hang_up(&self) {
-        self.lock().hung_up = true;
+    pub fn hang_up(&self, why: HangUp) {
+        self.lock().hung_up.get_or_insert(why);
         self.changed.notify_all();
     }
 
@@ -174,7 +204,7 @@ impl Reader {
         let State { queue, tally, lost, .. } = &mut *state;
         queue.abandon(tally, lost);
         state.phase = Phase::Done;
-        state.hung_up = true;
+        state.hung_up.get_or_insert(HangUp::Gone(Gone::Left));
         self.changed.notify_all();
     }
 
@@ -230,7 +260,7 @@ impl Reader {
     pub fn connected(&self) {
         let mut state = self.lock();
         state.is_connected = true;
-        state.hung_up = false;
+        state.hung_up = None;
     }
 
     fn deliver(&self, wire: &mut Wire, wording: &dyn Wording) -> Ended {
@@ -239,15 +269,14 @@ impl Reader {
         };
         loop {
             let Some((entry, text)) = self.next(wording) else {
-                let state = self.lock();
-                if state.hung_up {
-                    return Ended::HungUp;
+                if let Some(why) = self.lock().hung_up {
+                    return Ended::HungUp(why);
                 }
-                drop(state);
-                return match wire.end() {
-                    Ok(()) => Ended::Whole,
-                    Err(error) => Ended::Broken(error),
-                };
+                let ended = wire.end();
+                let mut state = self.lock();
+                // Who has read all closes the connection, and who leaves before breaks it.
+                state.is_doubtful = ended.is_err() || state.hung_up == Some(HangUp::Gone(Gone::Broke));
+                return Ended::Whole;
             };
             let written = match &entry {
                 // An answer is whole as it is.
@@ -278,7 +307,7 @@ impl Reader {
     fn next(&self, wording: &dyn Wording) -> Option<(Option<Entry>, Vec<u8>)> {
         let mut state = self.lock();
         loop {
-            if state.hung_up {
+            if state.hung_up.is_some() {
                 return None;
             }
             if let Some(reply) = state.replies.pop_front() {

@@ -1,15 +1,16 @@
 //! A live stream for any number of readers, each with a queue of its own: the one who makes it waits for
 //! none of them, unless it was told to.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::stream::address::SocketAddress;
-use crate::stream::peer::{Bound, Network, Notice, Peer, Wire};
-use crate::stream::queue::{Amount, Item};
-use crate::stream::reader::{Ended, Numbered, Reader, Wording};
+use crate::stream::peer::{Bound, Gone, Network, Notice, Peer, Wire};
+use crate::stream::queue::{Amount, Class, Item};
+use crate::stream::reader::{Ended, HangUp, Numbered, Reader, Wording};
 use crate::stream::socket::Socket;
 
 /// Pauses between two attempts to connect: the first, and the longest.
@@ -60,9 +61,8 @@ struct State {
     readers: Vec<Arc<Reader>>,
     /// Who is still being greeted.
     guests: usize,
-    /// The run that goes on, and what of it came so far.
-    run: Option<Arc<str>>,
-    before: Amount,
+    /// The runs that go on, and what of them came so far.
+    runs: HashMap<Arc<str>, Amount>,
     is_over: bool,
     served: u64,
     cut_off: u64,
@@ -73,7 +73,7 @@ struct State {
 pub struct Undelivered {
     /// Its name.
     pub name: String,
-    /// How much.
+    /// How much of it is known.
     pub amount: Amount,
 }
 
@@ -116,7 +116,7 @@ impl Sinks {
     }
 
     fn name(&mut self, name: String) -> Arc<Reader> {
-        let reader = Arc::new(Reader::new(name, self.hub.options.buffer, false));
+        let reader = Arc::new(Reader::named(name, self.hub.options.buffer));
         self.hub.lock().readers.push(Arc::clone(&reader));
         self.named.push(Arc::clone(&reader));
         reader
@@ -154,7 +154,10 @@ impl Sinks {
         let mut state = self.hub.lock();
         let items: Vec<Numbered> = items.into_iter().map(|item| state.numbered(item)).collect();
         state.readers.retain(|reader| !reader.is_done());
-        for reader in &state.readers {
+        let readers = state.readers.clone();
+        // One who comes from here on comes behind these messages, and nobody waits for it.
+        drop(state);
+        for reader in &readers {
             match options.policy {
                 DropPolicy::Oldest => reader.push(&items),
                 DropPolicy::Block => reader.push_waiting(&items, options.stall),
@@ -189,23 +192,23 @@ impl Sinks {
             let what = format!("{} of {} readers were cut off", state.cut_off, state.served);
             self.hub.trouble("readers", &what);
         }
-        let undelivered =
-            self.named.iter().map(|reader| Undelivered { name: reader.name.clone(), amount: reader.lost() });
-        undelivered.filter(|undelivered| undelivered.amount.messages > 0).collect()
+        drop(state);
+        let lacking = self.named.iter().filter(|reader| reader.lost().messages > 0 || reader.is_doubtful());
+        lacking.map(|reader| Undelivered { name: reader.name.clone(), amount: reader.lost() }).collect()
     }
 }
 
 impl State {
     /// Notes a message as sent, and tells what of its run came before it.
     fn numbered(&mut self, item: Item) -> Numbered {
-        if self.run.as_ref() != Some(&item.run) {
-            self.run = Some(Arc::clone(&item.run));
-            self.before = Amount::default();
-        }
-        self.before.messages = item.seq;
-        let before = self.before;
+        let sent = self.runs.entry(Arc::clone(&item.run)).or_default();
+        sent.messages = item.seq;
+        let before = *sent;
         if let Some(samples) = item.samples {
-            self.before.samples = Some(before.samples.unwrap_or(0) + samples);
+            sent.samples = Some(before.samples.unwrap_or(0) + samples);
+        }
+        if item.class == Class::Ends {
+            self.runs.remove(&item.run);
         }
         (Arc::new(item), before)
     }
@@ -261,7 +264,8 @@ impl Hub {
             if state.is_over || greeted.is_err() {
                 None
             } else {
-                let reader = Arc::new(Reader::new(name.clone(), self.options.buffer, state.run.is_some()));
+                let is_late = !state.runs.is_empty();
+                let reader = Arc::new(Reader::guest(name.clone(), self.options.buffer, is_late));
                 reader.connected();
                 state.readers.push(Arc::clone(&reader));
                 state.served += 1;
@@ -278,35 +282,28 @@ impl Hub {
         let waiting = reader.waiting();
         reader.give_up();
         let lost = reader.lost();
-        match ended {
+        let stall = self.options.stall;
+        let why = match ended {
             Ended::Whole => {
                 if lost.messages > 0 {
                     self.trouble(&name, &format!("{from} did not get {} messages", lost.messages));
                 }
+                return;
             }
-            Ended::Broken(error) if is_stall(&error) => {
-                self.lock().cut_off += 1;
-                let stall = self.options.stall;
-                self.trouble(
-                    &name,
-                    &format!(
-                        "{from} took nothing for {stall:?} and was cut off, with {waiting} messages to go"
-                    ),
-                );
-            }
-            Ended::HungUp if waiting > 0 => {
-                self.lock().cut_off += 1;
-                self.trouble(&name, &format!("{from} was cut off, with {waiting} messages to go"));
-            }
+            Ended::Broken(error) if is_stall(&error) => format!("took nothing for {stall:?}"),
+            Ended::HungUp(HangUp::Gone(Gone::Talks)) => "says too much".to_string(),
+            Ended::HungUp(HangUp::Full) => "lets too much wait that cannot be dropped".to_string(),
             // It went.
-            Ended::Broken(_) | Ended::HungUp => {}
-        }
+            Ended::Broken(_) | Ended::HungUp(HangUp::Gone(_)) => return,
+        };
+        self.lock().cut_off += 1;
+        self.trouble(&name, &format!("{from} {why} and was cut off, with {waiting} messages to go"));
     }
 
     fn attend(&self, reader: &Arc<Reader>, peer: Peer) -> Ended {
         let (to_reply, to_hang_up) = (Arc::clone(reader), Arc::clone(reader));
-        let wire =
-            peer.wire(self.options.stall, move |bytes| to_reply.reply(bytes), move || to_hang_up.hang_up());
+        let gone = move |gone| to_hang_up.hang_up(HangUp::Gone(gone));
+        let wire = peer.wire(self.options.stall, move |bytes| to_reply.reply(bytes), gone);
         match wire {
             Ok(mut wire) => reader.serve(&mut wire, &*self.wording),
             Err(error) => Ended::Broken(error),
@@ -319,7 +316,7 @@ impl Hub {
         let mut was_connected = false;
         let mut is_told = false;
         while !reader.is_done() {
-            let moved = reader.moved();
+            let begun = Instant::now();
             match self.options.network.connect(address) {
                 Ok(peer) => {
                     if was_connected {
@@ -334,7 +331,8 @@ impl Hub {
                             "it took nothing for too long".to_string()
                         }
                         Ended::Broken(error) => error.to_string(),
-                        Ended::HungUp => "it hung up".to_string(),
+                        Ended::HungUp(HangUp::Gone(Gone::Talks)) => "it says too much".to_string(),
+                        Ended::HungUp(_) => "it hung up".to_string(),
                     };
                     if !reader.is_done() {
                         self.trouble(
@@ -350,7 +348,8 @@ impl Hub {
                 }
                 Err(_) => {}
             }
-            if reader.moved() != moved {
+            // A connection that lasted is no reason to wait long for the next.
+            if begun.elapsed() > PAUSES.1 {
                 pause = PAUSES.0;
             }
             reader.pause(pause);

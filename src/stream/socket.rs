@@ -130,12 +130,15 @@ impl Listener {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(Error::usage(format!("{} is there already, and no socket", path.display())));
             }
-            Ok(_) if UnixStream::connect(path).is_ok() => {
-                let fault = format!("{} is a socket that somebody answers on", path.display());
-                return Err(Error::from(io::Error::new(io::ErrorKind::AddrInUse, fault)));
-            }
-            // Left behind by somebody who is gone, or not there.
-            _ => {}
+            Ok(_) => match UnixStream::connect(path) {
+                // Left behind by somebody who is gone.
+                Err(error) if is_refused(&error) => {}
+                _ => {
+                    let fault = format!("{} is a socket that somebody listens on", path.display());
+                    return Err(Error::from(io::Error::new(io::ErrorKind::AddrInUse, fault)));
+                }
+            },
+            Err(_) => {}
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Made where nobody else can reach it, and put in its place as it has to be.
@@ -181,6 +184,12 @@ impl Listener {
             Listener::Unix(_, file) => format!("unix {}", file.0.display()),
         }
     }
+}
+
+/// Whether nobody is there who could answer. One who is busy or does not like us is there.
+#[cfg(unix)]
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 /// The name of a unix socket, which goes with it.

@@ -12,8 +12,11 @@ use tungstenite::{Bytes, ClientRequestBuilder, Message, Utf8Bytes, WebSocket};
 
 use crate::limits::LINE_READ;
 use crate::stream::address::Host;
+use crate::stream::peer::Gone;
 use crate::stream::secret::Token;
 use crate::stream::socket::Socket;
+
+type Replies = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A connection whose first words have to come in time.
 pub(super) struct Guarded {
@@ -21,7 +24,7 @@ pub(super) struct Guarded {
     /// When reading has to be done with.
     pub deadline: Option<Instant>,
     /// Where bytes go that are written, if not to the socket.
-    replies: Option<Box<dyn FnMut(&[u8]) + Send>>,
+    replies: Option<Replies>,
 }
 
 impl Guarded {
@@ -225,18 +228,23 @@ pub(super) fn pass_over(
     mut web: WebSocket<Guarded>,
     bound: usize,
     replies: impl FnMut(&[u8]) + Send + 'static,
-) {
+) -> Gone {
     let guarded = web.get_mut();
     guarded.replies = Some(Box::new(replies));
     if guarded.relax().is_err() {
-        return;
+        return Gone::Broke;
     }
     web.set_config(|config| config.max_message_size = Some(bound));
     let mut budget = Budget::new(bound);
     // What a closing other end says is answered by the next read, which then fails.
-    while let Ok(message) = web.read() {
-        if !budget.takes(message.len() + 2) {
-            return;
+    loop {
+        match web.read() {
+            Ok(message) if budget.takes(message.len() + 2) => {}
+            Ok(_) | Err(tungstenite::Error::Capacity(_)) => return Gone::Talks,
+            Err(tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed) => {
+                return Gone::Left;
+            }
+            Err(_) => return Gone::Broke,
         }
     }
 }

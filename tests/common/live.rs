@@ -170,7 +170,7 @@ impl Account {
                 Message::Loss { reason, lost_messages, lost_samples, first_seq, last_seq, .. } => {
                     if let (Some(first), Some(end)) = (first_seq, last_seq) {
                         assert_eq!(*end, seq, "it has the number of the last that is lost");
-                        assert_eq!(last.map_or(0, |last| last + 1), *first, "no hole is untold");
+                        assert!(last.is_none_or(|last| last + 1 == *first), "no hole is untold");
                         assert_eq!(*lost_messages, Some(end - first + 1));
                     }
                     let told = account.told.entry(reason.clone()).or_default();

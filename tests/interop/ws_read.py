@@ -3,7 +3,7 @@
 
     ws_read.py HOST:PORT [--token TOKEN | --query TOKEN] [--origin ORIGIN] [--ping]
 
-Exits with the status of the answer (such as 401) divided by 10 when it is not let in, and with 3 when
+Exits with the status of the answer less 300 (401 is 101) when it is not let in, and with 3 when
 something is not as RFC 6455 wants it.
 """
 import base64
@@ -35,7 +35,7 @@ def main(address, *options):
         name, value = line.decode().split(":", 1)
         headers[name.strip().lower()] = value.strip()
     if status != 101:
-        return status // 10
+        return status - 300
     accept = hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
     if headers["sec-websocket-accept"] != base64.b64encode(accept).decode():
         return 3

@@ -18,6 +18,8 @@ impl RunStream {
     pub(super) fn write_batch(&mut self, whole: Option<Table>, sink: &mut impl Write) -> Result<()> {
         let next = Batch { index: self.batch.index + 1, ..Batch::default() };
         let mut batch = std::mem::replace(&mut self.batch, next);
+        let mut raw = self.raw.take();
+        raw.iter().flat_map(|lines| &lines.frames).for_each(|frame| self.used.note(*frame));
         let mut losses = std::mem::take(&mut batch.losses);
         if batch.at_depth_limit > 0 {
             let amount = LossAmount { samples: Some(batch.at_depth_limit), ..LossAmount::default() };
@@ -42,7 +44,8 @@ impl RunStream {
             let frames = frames.iter().map(|id| (*id, tables.frames[*id as usize]));
             frame_defs = split::frame_defs(batch.index, frames, limit(MessageType::FrameDef));
         }
-        let messages = str_defs.len() + frame_defs.len() + batch.raw_ends.len() + aggs.len() + losses.len();
+        let raw_messages: usize = raw.iter().map(|lines| lines.ends.len()).sum();
+        let messages = str_defs.len() + frame_defs.len() + raw_messages + aggs.len() + losses.len();
         let meta = self.meta(&batch, messages as u64);
 
         let RunStream { encoder, text, .. } = self;
@@ -61,11 +64,13 @@ impl RunStream {
         // Most of the stream: it goes out from where it was made.
         sink.write_all(text)?;
         text.clear();
-        let mut start = 0;
-        for end in &batch.raw_ends {
-            let begin = encoder.enclose(&mut batch.raw[start..*end], MessageType::Raw);
-            sink.write_all(&batch.raw[start + begin..*end])?;
-            start = *end;
+        for lines in &mut raw {
+            let mut start = 0;
+            for end in &lines.ends {
+                let begin = encoder.enclose(&mut lines.text[start..*end], MessageType::Raw);
+                sink.write_all(&lines.text[start + begin..*end])?;
+                start = *end;
+            }
         }
         aggs.iter().for_each(|body| encoder.message(text, MessageType::Agg, body));
         losses.iter().for_each(|body| encoder.message(text, MessageType::Loss, body));
@@ -74,8 +79,7 @@ impl RunStream {
             encoder.message(text, MessageType::Heartbeat, &heartbeat);
         }
         sink.write_all(text)?;
-        self.batch.raw = batch.raw;
-        self.batch.raw.clear();
+        self.raw.give_back(raw);
         if !self.after_batch.is_empty() {
             self.text.clear();
             for (error, loss) in std::mem::take(&mut self.after_batch) {

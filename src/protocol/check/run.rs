@@ -356,6 +356,10 @@ impl Run {
                 report.say(format!("the first missing message is {first}, the last one {last}"));
             }
             self.gaps.retain(|gap| first > gap.first || gap.last > last);
+            // Of a hole that began before, the rest is told.
+            for gap in self.gaps.iter_mut().filter(|gap| gap.first < first && first <= gap.last) {
+                gap.last = if gap.last <= last { first - 1 } else { gap.last };
+            }
         }
         self.torn |= body.reason == "truncated";
         if self.lost.len() < REASONS || self.lost.contains_key(&body.reason) {
