@@ -236,6 +236,10 @@ pub(crate) struct ToBin {
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = parse_packing)]
     pub compression: Packing,
 
+    /// Threads to work on; the output is the same for any number [default: one a core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
     /// Which run to take, where there are several
     #[arg(long, value_name = "ID")]
     pub run_id: Option<String>,

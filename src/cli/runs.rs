@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Seek, Write};
 use std::num::NonZeroUsize;
+use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -502,7 +503,10 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
 
 /// How many threads to work on: those asked for, or one a core.
 pub(super) fn threads(asked: Option<NonZeroUsize>) -> usize {
-    asked.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+    // The system is asked once: it opens several files to tell.
+    static CORES: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
+    asked.map_or_else(|| *CORES, NonZeroUsize::get)
 }
 
 pub(super) fn random_id() -> Result<[u8; 16]> {

@@ -9,6 +9,7 @@ use crate::cli::Status;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
+use crate::cli::runs::threads;
 use crate::cli::sniff::stream_lines;
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, Result};
@@ -70,6 +71,7 @@ impl Job<'_> {
 
     fn options(&self) -> ProfileOptions {
         let options = ProfileOptions::default().packing(self.args.compression);
+        let options = options.threads(threads(self.args.threads));
         match &self.args.run_id {
             Some(run_id) => options.run_id(run_id),
             None => options,

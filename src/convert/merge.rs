@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use std::io::{Seek, Write};
 use std::ops::Range;
 
-use crate::convert::session::{Definitions, TableSink};
+use crate::convert::defined::{Definitions, TableSink};
 use crate::convert::tree::ROOT;
 use crate::format::Writer;
 use crate::format::delta::DeltaEncoder;
@@ -37,6 +37,8 @@ pub(crate) struct Merge {
     cut_stacks: u64,
     /// Of each node of the current message.
     depth: Vec<u32>,
+    /// The profile's index of each node's frame, once it was looked up in this message.
+    index: Vec<Option<u32>>,
     frames: Vec<u32>,
 }
 
@@ -82,6 +84,7 @@ impl Merge {
             clocks: Vec::new(),
             cut_stacks: 0,
             depth: Vec::new(),
+            index: Vec::new(),
             frames: Vec::new(),
         }
     }
@@ -125,6 +128,8 @@ impl Merge {
             let depth = if *parent == ROOT { 0 } else { self.depth[*parent as usize] };
             self.depth.push(depth + 1);
         }
+        self.index.clear();
+        self.index.resize(columns.stack_frame_id.len(), None);
         let mut cursors = self.cursors(columns, ranges);
         let mut due = BinaryHeap::with_capacity(cursors.len());
         for (order, cursor) in cursors.iter_mut().enumerate() {
@@ -179,19 +184,32 @@ impl Merge {
             cursor.node = Some(stack[cursor.next]);
         }
         let clock = &mut self.clocks[cursor.thread];
-        while cursor.next < cursor.end {
-            let place = clock.place(times_usec[cursor.next]);
-            if cursor.node != Some(stack[cursor.next]) || self.encoder.is_full(cursor.thread) {
-                return Some(place);
+        let left = cursor.next..cursor.end;
+        let same = cursor.node.map_or(0, |node| {
+            stack[left.clone()].iter().position(|other| *other != node).unwrap_or(left.len())
+        });
+        let samples = times_usec[left.clone()].iter().zip(&status[left]);
+        let mut taken = 0;
+        let mut run = self.encoder.run(cursor.thread);
+        for (time, status) in samples.take(same) {
+            if run.is_full() {
+                break;
             }
-            self.encoder.repeat(cursor.thread, times_usec[cursor.next], status[cursor.next]);
-            clock.pass(place);
-            if stack[cursor.next] != ROOT && self.depth[stack[cursor.next] as usize] as usize > STACK_DEPTH {
-                self.cut_stacks += 1;
-            }
-            cursor.next += 1;
+            clock.pass(clock.place(*time));
+            run.repeat(*time, *status);
+            taken += 1;
         }
-        None
+        if taken > 0 && self.is_cut(cursor.node.unwrap_or(ROOT)) {
+            self.cut_stacks += taken as u64;
+        }
+        cursor.next += taken;
+        let next = times_usec[..cursor.end].get(cursor.next)?;
+        Some(self.clocks[cursor.thread].place(*next))
+    }
+
+    /// Whether the stack of `node` has more frames than a profile takes.
+    fn is_cut(&self, node: u32) -> bool {
+        node != ROOT && self.depth[node as usize] as usize > STACK_DEPTH
     }
 
     /// Whether the thread's stack in the encoder is that of `node`.
@@ -223,14 +241,14 @@ impl Merge {
         let shared = self.new_frames(cursor, node, columns, definitions, writer);
         let old = self.encoder.stack(cursor.thread).len();
         if self.frames.is_empty() && shared == old {
-            if self.encoder.is_full(cursor.thread) {
+            if self.encoder.run(cursor.thread).is_full() {
                 self.encoder.flush(cursor.thread, writer.records());
             }
-            self.encoder.repeat(cursor.thread, time, status);
+            self.encoder.run(cursor.thread).repeat(time, status);
         } else {
             self.encoder.change(cursor.thread, time, status, shared, &self.frames, writer.records());
         }
-        if node != ROOT && self.depth[node as usize] as usize > STACK_DEPTH {
+        if self.is_cut(node) {
             self.cut_stacks += 1;
         }
         self.clocks[cursor.thread].pass(place);
@@ -257,7 +275,9 @@ impl Merge {
             let (mut old, mut new) = (last, node);
             while old != new {
                 if depth(new) >= depth(old) {
-                    self.frames.push(definitions.frame(columns.stack_frame_id[new as usize], writer));
+                    let index = &mut self.index[new as usize];
+                    let id = columns.stack_frame_id[new as usize];
+                    self.frames.push(*index.get_or_insert_with(|| definitions.frame(id, writer)));
                     new = columns.stack_parent[new as usize];
                 } else {
                     old = columns.stack_parent[old as usize];

@@ -5,6 +5,7 @@
 
 mod aggregate;
 mod counts;
+mod defined;
 mod definitions;
 mod diff;
 mod merge;

@@ -13,15 +13,17 @@ use crate::model::{Cut, Lanes, Slice};
 
 /// Blocks that may be in the making, and do not count yet in [`RawLines::wanted`].
 const AHEAD: usize = 4;
-/// Samples of a block before it is known how many fit into a line.
+/// Samples of the first block, before it is known how many fit into a line.
 const FIRST: usize = 2048;
+/// Blocks by the fullest of which the next is measured, so that most fit at once.
+const MEASURED: usize = 8;
 
 /// Makes the raw lines of a run.
 pub(crate) struct RawLines {
     shape: Shape,
     threads: usize,
-    /// Samples that fit into a line, by the blocks that count.
-    wanted: usize,
+    /// Samples that fit into a line, by each of the last blocks that count.
+    fits: VecDeque<usize>,
     maker: Maker,
     workers: Vec<Worker>,
     /// The next worker to get a block.
@@ -83,7 +85,7 @@ impl RawLines {
         RawLines {
             shape,
             threads,
-            wanted: FIRST,
+            fits: VecDeque::new(),
             maker: Maker::default(),
             workers: Vec::new(),
             next: 0,
@@ -98,18 +100,22 @@ impl RawLines {
         while self.making.len() >= AHEAD {
             self.collect();
         }
-        self.wanted
+        self.fits.iter().min().copied().unwrap_or(FIRST)
     }
 
     /// Adds the block that the last cut of `lanes` marks.
     pub fn add(&mut self, batch: u64, lanes: &Lanes) {
         let mut job = self.spare.pop().unwrap_or_default();
         job.batch = batch;
-        job.wanted = self.wanted;
-        // A short profile is through before a thread would be there.
-        if self.threads < 2 || (self.workers.is_empty() && self.making.is_empty()) {
+        job.wanted = self.wanted();
+        // The first tells at once how many samples fit, and is all of a short profile.
+        let is_first = self.fits.is_empty();
+        if self.threads < 2 || is_first {
             self.maker.make(self.shape, batch, job.wanted, lanes, &mut job.lines);
             self.making.push_back(Making::Done(job));
+            if is_first {
+                self.collect();
+            }
             return;
         }
         if self.workers.is_empty() {
@@ -143,7 +149,8 @@ impl RawLines {
             None => return,
         };
         if let Some(fit) = job.lines.fit {
-            self.wanted = fit;
+            self.fits.truncate(MEASURED - 1);
+            self.fits.push_front(fit);
         }
         self.done.push(std::mem::take(&mut job.lines));
         self.spare.push(job);
@@ -184,10 +191,9 @@ impl Maker {
         lines.fit = None;
         let samples: usize = lanes.slices().map(|slice| slice.times().len()).sum();
         let length = self.write(shape, batch, lanes.slices(), lines);
-        // Aim a little below the limit, so that most blocks fit at once. A block that had to be small
-        // says little.
+        // A little below the limit. A block that had to be small says little.
         if length > shape.limit / 2 || 2 * samples >= wanted {
-            lines.fit = Some((samples * shape.limit / length * 7 / 8).max(1));
+            lines.fit = Some((samples * shape.limit / length * 31 / 32).max(1));
         }
         if length <= shape.limit || samples == 1 {
             self.keep(lines);

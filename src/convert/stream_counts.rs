@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use crate::convert::aggregate::is_internal;
 use crate::convert::counts::{By, Counts, FrameCounts, FrameKey};
-use crate::convert::session::{Session, Step, TableSink};
+use crate::convert::defined::TableSink;
+use crate::convert::session::{Session, Step};
 use crate::convert::tree::ROOT;
 use crate::error::{Error, Position, Result};
 use crate::model::{Frame, Location};

@@ -19,11 +19,12 @@ use intake::{Event, Intake};
 pub struct ProfileOptions {
     packing: Packing,
     run_id: Option<String>,
+    threads: usize,
 }
 
 impl Default for ProfileOptions {
     fn default() -> Self {
-        ProfileOptions { packing: Packing::Zstd(5), run_id: None }
+        ProfileOptions { packing: Packing::Zstd(5), run_id: None, threads: 1 }
     }
 }
 
@@ -39,6 +40,14 @@ impl ProfileOptions {
     #[must_use]
     pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
         self.run_id = Some(run_id.into());
+        self
+    }
+
+    /// How many threads to work on, the caller's among them: 1 unless said otherwise. The profile is the same
+    /// for any number; only packing has work for a second one.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
         self
     }
 }
@@ -81,6 +90,7 @@ pub struct Outcome<W> {
 /// ```
 pub struct ToBinary<W: Write + Seek> {
     packing: Packing,
+    threads: usize,
     intake: Intake,
     sink: Option<W>,
     profile: Option<(Writer<W>, Merge)>,
@@ -91,6 +101,7 @@ impl<W: Write + Seek> ToBinary<W> {
     pub fn new(sink: W, options: ProfileOptions) -> Self {
         ToBinary {
             packing: options.packing,
+            threads: options.threads,
             intake: Intake::new(options.run_id),
             sink: Some(sink),
             profile: None,
@@ -109,7 +120,8 @@ impl<W: Write + Seek> ToBinary<W> {
             Event::Opened => {
                 if let (Some(run), Some(sink)) = (self.intake.run(), self.sink.take()) {
                     let merge = Merge::new(run.facts.start_us);
-                    self.profile = Some((Writer::new(sink, run.facts.clone(), self.packing)?, merge));
+                    let writer = Writer::new(sink, run.facts.clone(), self.packing, self.threads)?;
+                    self.profile = Some((writer, merge));
                 }
             }
             Event::Samples => {

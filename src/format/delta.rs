@@ -64,21 +64,9 @@ impl DeltaEncoder {
         &self.threads[thread].stack
     }
 
-    /// Whether the thread's run must be written before it takes another sample. That happens
-    /// at the sample's place in time, so other threads' records may come first.
-    #[inline]
-    pub fn is_full(&self, thread: usize) -> bool {
-        self.threads[thread].run.len() + ENTRY_MAX > RUN_BYTES
-    }
-
-    /// Adds a sample with the stack that the thread has.
-    #[inline]
-    pub fn repeat(&mut self, thread: usize, time: u64, status: u8) {
-        let thread = &mut self.threads[thread];
-        varint::write(&mut thread.run, time.wrapping_sub(thread.last_time));
-        thread.run.push(status);
-        thread.run_samples += 1;
-        thread.last_time = time;
+    /// The thread's run, to which samples with its stack are added.
+    pub fn run(&mut self, thread: usize) -> Run<'_> {
+        Run { thread: &mut self.threads[thread] }
     }
 
     /// Writes the thread's run, if there is one.
@@ -125,6 +113,29 @@ impl DeltaEncoder {
     }
 }
 
+/// A thread's samples since its last record.
+pub(crate) struct Run<'a> {
+    thread: &'a mut Thread,
+}
+
+impl Run<'_> {
+    /// Whether the run must be written before it takes another sample. That happens at the sample's place
+    /// in time, so other threads' records may come first.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.thread.run.len() + ENTRY_MAX > RUN_BYTES
+    }
+
+    /// Adds a sample.
+    #[inline]
+    pub fn repeat(&mut self, time: u64, status: u8) {
+        varint::write(&mut self.thread.run, time.wrapping_sub(self.thread.last_time));
+        self.thread.run.push(status);
+        self.thread.run_samples += 1;
+        self.thread.last_time = time;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,9 +179,9 @@ mod tests {
         let mut encoder = DeltaEncoder::new(0);
         let thread = encoder.thread(THREAD);
         let mut samples = 0;
-        while !encoder.is_full(thread) {
+        while !encoder.run(thread).is_full() {
             samples += 1;
-            encoder.repeat(thread, samples, 0);
+            encoder.run(thread).repeat(samples, 0);
         }
         assert_eq!(samples, 8187);
     }

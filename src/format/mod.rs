@@ -11,6 +11,7 @@ mod extension;
 mod framed;
 mod header;
 mod identify;
+mod pack;
 mod reader;
 mod record;
 mod recover;

@@ -328,7 +328,7 @@ fn write(
     is_zstd: bool,
 ) -> Result<Salvaged> {
     let packing = if is_zstd { Packing::Zstd(5) } else { Packing::None };
-    let mut writer = Writer::new(SpooledTempFile::new(SPOOL_MEMORY), head.facts.clone(), packing)?;
+    let mut writer = Writer::new(SpooledTempFile::new(SPOOL_MEMORY), head.facts.clone(), packing, 1)?;
     let mut walk = Walk::default();
     each_record(&mut records(source, head, size, is_zstd)?, &mut walk, |thread, sound| {
         let out = writer.records();

@@ -9,6 +9,7 @@ use crate::format::extension::{self, ChunkInfo};
 use crate::format::header::{
     ByteOrder, CHECKSUM_AT, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
 };
+use crate::format::pack::Packer;
 use crate::format::reader::chunk_checksum;
 use crate::format::{stats, tables};
 use crate::limits::{CHUNK_BYTES, SPOOL_MEMORY};
@@ -42,6 +43,7 @@ pub struct Writer<W: Write + Seek> {
 enum Region<W: Write> {
     Plain(W),
     Zstd(zstd::stream::write::Encoder<'static, W>),
+    Beside(Packer<W>),
 }
 
 impl<W: Write> Write for Region<W> {
@@ -49,6 +51,7 @@ impl<W: Write> Write for Region<W> {
         match self {
             Region::Plain(sink) => sink.write(bytes),
             Region::Zstd(encoder) => encoder.write(bytes),
+            Region::Beside(packer) => packer.write(bytes),
         }
     }
 
@@ -56,20 +59,23 @@ impl<W: Write> Write for Region<W> {
         match self {
             Region::Plain(sink) => sink.flush(),
             Region::Zstd(encoder) => encoder.flush(),
+            Region::Beside(packer) => packer.flush(),
         }
     }
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Starts a profile at the start of `sink`.
+    /// Starts a profile at the start of `sink`. With `threads` above 1 the samples are packed beside the
+    /// caller, to the same bytes.
     ///
     /// # Errors
     ///
     /// Errors of the sink.
-    pub fn new(mut sink: W, facts: RunFacts, packing: Packing) -> Result<Self> {
+    pub fn new(mut sink: W, facts: RunFacts, packing: Packing, threads: usize) -> Result<Self> {
         sink.write_all(&[0; HEADER_LEN as usize])?;
         let region = match packing {
             Packing::None => Region::Plain(sink),
+            Packing::Zstd(level) if threads > 1 => Region::Beside(Packer::new(sink, level)?),
             Packing::Zstd(level) => Region::Zstd(zstd::stream::write::Encoder::new(sink, level)?),
         };
         Ok(Writer {
@@ -152,6 +158,7 @@ impl<W: Write + Seek> Writer<W> {
         let (mut sink, compression) = match self.region {
             Region::Plain(sink) => (sink, Compression::None),
             Region::Zstd(encoder) => (encoder.finish()?, Compression::Zstd),
+            Region::Beside(packer) => (packer.finish()?, Compression::Zstd),
         };
         let strings_at = sink.stream_position()?;
         let frames_at = strings_at + self.string_bytes.len() as u64;
@@ -185,8 +192,8 @@ impl Writer<SpooledTempFile> {
     /// # Errors
     ///
     /// Errors of the temporary file.
-    pub fn chunk(facts: RunFacts, packing: Packing) -> Result<Self> {
-        Writer::new(SpooledTempFile::new(SPOOL_MEMORY), facts, packing)
+    pub fn chunk(facts: RunFacts, packing: Packing, threads: usize) -> Result<Self> {
+        Writer::new(SpooledTempFile::new(SPOOL_MEMORY), facts, packing, threads)
     }
 
     /// Ends the chunk.

@@ -44,6 +44,8 @@ pub(super) fn raw(bytes: &[u8], columns: &mut RawColumns) -> Option<()> {
     text.bytes[text.pos..].iter().all(u8::is_ascii_whitespace).then_some(())
 }
 
+const ASCII_ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
+
 struct Text<'a> {
     bytes: &'a [u8],
     pos: usize,
@@ -56,21 +58,39 @@ impl Text<'_> {
         there.then(|| self.pos += key.len())
     }
 
+    /// A number as JSON has it. Most are short: eight bytes are looked at together.
     #[inline(always)]
     fn number(&mut self) -> Option<u64> {
-        let start = self.pos;
-        let mut value = 0u64;
-        while let Some(digit) =
-            self.bytes.get(self.pos).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10)
-        {
-            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-            self.pos += 1;
+        let Some(bytes) = self.bytes.get(self.pos..).and_then(|rest| rest.first_chunk()) else {
+            return self.long_number();
+        };
+        let word = u64::from_le_bytes(*bytes);
+        let digits = word ^ ASCII_ZEROS;
+        // The top bit of each byte that is no digit, up to the first one: only bytes behind that can be wrong.
+        let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+        let count = others.trailing_zeros() / 8;
+        if count == 8 {
+            return self.long_number();
         }
-        match self.pos - start {
-            0 => None,
-            1 => Some(value),
-            // No leading zero; 19 digits always fit, and a longer number is the general parser's.
-            2..=19 if self.bytes[start] != b'0' => Some(value),
+        if count == 0 || count > 1 && digits & 0xff == 0 {
+            return None;
+        }
+        self.pos += count as usize;
+        // In front of the digits come zeros, so that there are eight; then pairs, fours and all are joined.
+        let eight = digits << (64 - 8 * count);
+        let pairs = (eight & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(10 << 8 | 1) >> 8;
+        let fours = (pairs & 0x00ff_00ff_00ff_00ff).wrapping_mul(100 << 16 | 1) >> 16;
+        Some((fours & 0x0000_ffff_0000_ffff).wrapping_mul(10_000 << 32 | 1) >> 32)
+    }
+
+    /// A number of any length, or near the end.
+    #[cold]
+    fn long_number(&mut self) -> Option<u64> {
+        let rest = self.bytes.get(self.pos..)?;
+        let digits = &rest[..rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())];
+        self.pos += digits.len();
+        match digits {
+            [_] | [b'1'..=b'9', ..] => str::from_utf8(digits).ok()?.parse().ok(),
             _ => None,
         }
     }
@@ -139,5 +159,40 @@ impl Text<'_> {
             thread.stack.resize(thread.status.len(), NULL);
         }
         self.key(b"}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(text: &str) -> Option<(u64, usize)> {
+        let mut text = Text { bytes: text.as_bytes(), pos: 0 };
+        text.number().map(|number| (number, text.pos))
+    }
+
+    #[test]
+    fn numbers_of_every_length_are_read_up_to_what_follows() {
+        let mut value = 7u64;
+        loop {
+            let digits = value.to_string();
+            for behind in ["", ",", "]", ",12345678", "/0000000", ":999999999", "\u{80}\u{80}\u{80}\u{80}"] {
+                assert_eq!(number(&format!("{digits}{behind}")), Some((value, digits.len())), "{behind}");
+            }
+            let Some(next) = value.checked_mul(10) else { break };
+            value = next + value % 7;
+        }
+        assert_eq!(number("18446744073709551615"), Some((u64::MAX, 20)));
+    }
+
+    #[test]
+    fn what_is_no_number_of_json_is_none() {
+        for text in
+            ["", "-1", "+1", " 1", "01", "00", "012345678,", "01,3456789", "a", "18446744073709551616"]
+        {
+            assert_eq!(number(text), None, "{text}");
+        }
+        assert_eq!(number("0,2345678"), Some((0, 1)));
+        assert_eq!(number("1e9"), Some((1, 1)));
     }
 }

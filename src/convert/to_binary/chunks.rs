@@ -43,6 +43,7 @@ use crate::protocol::RawColumns;
 /// ```
 pub struct ToChunks<F> {
     packing: Packing,
+    threads: usize,
     flush: Flush,
     intake: Intake,
     commit: F,
@@ -67,6 +68,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     pub fn new(options: ProfileOptions, flush: Flush, commit: F) -> Self {
         ToChunks {
             packing: options.packing,
+            threads: options.threads,
             flush,
             intake: Intake::new(options.run_id),
             commit,
@@ -145,7 +147,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     fn open_chunk(&mut self) -> Result<OpenChunk> {
         let facts = self.intake.run().map(|run| run.facts.clone()).unwrap_or_default();
         self.intake.session.definitions_mut().begin_profile();
-        OpenChunk::new(facts, self.packing)
+        OpenChunk::new(facts, self.packing, self.threads)
     }
 
     /// Hands on the open chunk, if there is one.
@@ -165,7 +167,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
     /// errors of `commit`.
     pub fn finish(self) -> Result<Outcome<()>> {
-        let ToChunks { packing, intake, mut commit, open, chunks, .. } = self;
+        let ToChunks { packing, threads, intake, mut commit, open, chunks, .. } = self;
         let (mut samples, mut cut_stacks) = (self.samples, self.cut_stacks);
         if let Some(open) = &open {
             samples += open.writer.samples();
@@ -175,7 +177,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
         // A chunk is closed by what comes behind it, so one is open unless there was no sample.
         let open = match open {
             Some(open) => open,
-            None => OpenChunk::new(ended.run.facts.clone(), packing)?,
+            None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,
         };
         commit(open.finish(&ended.run, chunks, ended.statistics.as_ref())?)?;
         Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
@@ -183,9 +185,9 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
 }
 
 impl OpenChunk {
-    fn new(facts: RunFacts, packing: Packing) -> Result<Self> {
+    fn new(facts: RunFacts, packing: Packing, threads: usize) -> Result<Self> {
         let merge = Merge::new(facts.start_us);
-        Ok(OpenChunk { writer: Writer::chunk(facts, packing)?, merge, keys: None, span_us: None })
+        Ok(OpenChunk { writer: Writer::chunk(facts, packing, threads)?, merge, keys: None, span_us: None })
     }
 
     fn finish(mut self, run: &RunHead, index: u64, statistics: Option<&Statistics>) -> Result<Chunk> {
