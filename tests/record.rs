@@ -300,11 +300,11 @@ fn a_damaged_part_is_passed_over_and_missing_in_the_profile() {
 fn each_process_is_a_run_of_its_own_however_their_packets_mix() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_, name) = path_in(&folder, "all.bin");
-    let actions = "begin as:4000000 begin as:4000001 mixed:4000000 as:4000000 end";
+    let actions = "begin as:2000000000 begin as:2000000001 mixed:2000000000 as:2000000000 end";
     // The first begins as itself; the second has the packets of two.
     let (code, stdout, said) = record(
         &["-o", "-", "-o", &name, "--run-id", "r", "--stream-types", "raw"],
-        &format!("as:4000001 {actions} as:4000001 end"),
+        &format!("as:2000000001 {actions} as:2000000001 end"),
     );
     assert_eq!(code, 0, "{said}");
     let messages = sound(&stdout);
@@ -359,13 +359,16 @@ fn arguments_that_cannot_be_are_usage_errors() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_, name) = path_in(&folder, "x.bin");
     let python = python();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--", "dump", "1"], "run, attach or -m"),
         (&["--run-id", "auto", "--", "run", "x.py"], "--run-id auto"),
         (&["--run-id", "a b", "--", "run", "x.py"], "run id"),
         (&["-o", &name, "-o", &name, "--", "run", "x.py"], "twice"),
         (&["--ring", "soon", "--", "run", "x.py"], "neither a duration"),
         (&["--ring", "30s", "-o", "-", "--", "run", "x.py"], "not standard output"),
+        (&["--ring", "30s", "-o", "tcp-listen:0", "--", "run", "x.py"], "a snapshot is a file"),
+        (&["-o", "tcp-listen:0", "--format", "msgpack", "--", "run", "x.py"], "MessagePack"),
+        (&["-o", "tcp-listen:0.0.0.0:0", "--", "run", "x.py"], "token"),
         (&["--ring-file", &name, "--", "run", "x.py"], "--ring"),
         (&["run", "x.py"], "unexpected argument"),
     ];
@@ -400,6 +403,81 @@ fn r06_a_recorder_that_is_killed_has_written_all_that_was_handed_over() {
     assert_eq!(of_type(&sound(&stream_of(&chunks, &[])), "meta").len(), 3);
     // The stand-in ends when it has nobody to talk to.
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing else is left");
+}
+
+/// What somebody reads from a socket, until it ends.
+fn reader(path: &Path) -> std::thread::JoinHandle<Vec<u8>> {
+    let mut socket = UnixStream::connect(path).expect("it listens");
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        socket.read_to_end(&mut text).expect("readable");
+        text
+    })
+}
+
+#[test]
+fn s05_readers_of_a_recording_come_late_and_know_what_they_missed_of_each_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (socket, socket_name) = path_in(&folder, "live");
+    let (file, file_name) = path_in(&folder, "live.jsonl");
+    let (gate, gate_name) = path_in(&folder, "gate");
+    let address = format!("unix-listen:{socket_name}");
+    let options = [
+        "-o",
+        &address,
+        "-o",
+        &file_name,
+        "--wait-readers",
+        "1",
+        "--stream-types",
+        "raw,heartbeat:50ms,loss",
+    ];
+    let actions = "as:2000000001 begin part:0 as:2000000002 begin part:0 gate \
+                   as:2000000001 part:1 as:2000000002 part:1 as:2000000001 part:2 end as:2000000002 end";
+    let mut command = command(&options, actions);
+    command.env("GATE", gate_name).stdout(Stdio::null()).stderr(Stdio::piped());
+    let recorder = Recorder { child: command.spawn().expect("it starts") };
+    wait_for("the socket", || socket.exists().then_some(()));
+    let mode = fs::metadata(&socket).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let first = reader(&socket);
+    wait_for_count(&file, META, 2);
+    // It never reads, and holds nobody up.
+    let stalled = UnixStream::connect(&socket).expect("it listens");
+    let late = reader(&socket);
+    wait_for_count(&file, HEARTBEAT, 8);
+    fs::write(gate, "").expect("writable");
+    let (code, said) = recorder.end();
+    assert_eq!(code, Some(0), "{said}");
+    drop(stalled);
+    let all = fs::read(&file).expect("readable");
+    assert_eq!(first.join().expect("a reader"), all, "what a file gets");
+    let ends = sound(&all);
+    let ends = of_type(&ends, "end");
+    assert_eq!(ends.len(), 2);
+    let late = sound(&late.join().expect("a reader"));
+    for end in ends {
+        let of_run: Vec<_> = late.iter().filter(|message| message["run_id"] == end["run_id"]).collect();
+        let of_kind = |kind: &'static str| of_run.iter().filter(move |message| message["type"] == kind);
+        assert_eq!(of_run[0]["type"], "meta");
+        let got: u64 = of_kind("raw").map(|raw| number(&raw["samples"])).sum();
+        let missed = of_kind("end").map(|end| number(&end["lost"]["gap"]["lost_samples"])).sum::<u64>();
+        assert!(got > 0 && missed > 0);
+        assert_eq!(got + missed, number(&end["samples"]));
+    }
+}
+
+#[test]
+fn a_profile_goes_on_when_the_stream_has_no_reader_any_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (chunks, name) = path_in(&folder, "live.bin");
+    let mut command = command(&["-o", "-", "-o", &name], "begin part:0 sleep:0.2 all end");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    let (code, said) = Recorder { child }.end();
+    assert_eq!(code, Some(0), "{said}");
+    let read = sound(&stream_of(&chunks, &[]));
+    assert!(number(&read.last().expect("an end")["samples"]) > parts().samples);
 }
 
 /// A recorder with a ring, to talk to.

@@ -407,6 +407,10 @@ mod tests {
     /// A message that takes 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
     /// batches, `e` ends.
     fn item(kind: char, seq: u64) -> Arc<Item> {
+        item_of("run", kind, seq)
+    }
+
+    fn item_of(run: &str, kind: char, seq: u64) -> Arc<Item> {
         let class = match kind {
             'm' => Class::Opens,
             'r' => Class::Data,
@@ -415,7 +419,7 @@ mod tests {
             _ => Class::Kept,
         };
         Arc::new(Item {
-            run: "run".into(),
+            run: run.into(),
             seq,
             class,
             in_batch: matches!(kind, 'm' | 'd' | 'r'),
@@ -520,6 +524,30 @@ mod tests {
             queue.push(&item(kind, seq), before);
         }
         assert_eq!(told(&mut queue), "missed 4 4 5 6");
+    }
+
+    #[test]
+    fn of_runs_side_by_side_each_has_its_losses() {
+        let mut queue = Queue::new(1 << 20, true);
+        let before = Amount { messages: 2, samples: Some(20) };
+        // One begins again at 2, the other is in the middle of a batch, a third begins.
+        for (run, kind, seq) in [("a", 'm', 2), ("b", 'h', 2), ("a", 'r', 3), ("b", 'm', 3), ("b", 'r', 4)] {
+            queue.push(&item_of(run, kind, seq), Amount { messages: seq, ..before });
+        }
+        queue.push(&item_of("c", 'm', 0), Amount::default());
+        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        let mut got = Vec::new();
+        while let Some(entry) = queue.pop() {
+            tally.note(&entry, &mut all);
+            if let Entry::Item(item) = &entry {
+                got.push((item.run.to_string(), item.seq));
+            }
+        }
+        let want = [("a", 2), ("a", 3), ("b", 3), ("b", 4), ("c", 0)];
+        assert_eq!(got, want.map(|(run, seq)| (run.to_string(), seq)));
+        let away = |run: &str| tally.of(&run.into()).away;
+        assert_eq!(["a", "b", "c"].map(|run| away(run).messages), [2, 3, 0]);
+        assert_eq!(away("b").samples, Some(20));
     }
 
     #[test]

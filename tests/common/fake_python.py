@@ -104,6 +104,11 @@ for action in sys.argv[8:]:
         print(value, flush=True)
     elif what == "asked":
         print(interval, samples, *sys.argv[3][:3], sep="|", flush=True)
+    elif what == "gate":
+        while not os.path.exists(os.environ["GATE"]):
+            if is_alone():
+                os._exit(1)
+            time.sleep(0.02)
     elif what == "sleep":
         time.sleep(float(value))
     elif what in ("wait", "deaf"):
