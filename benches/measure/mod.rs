@@ -38,6 +38,19 @@ pub fn run(command: &[OsString], folder: &Path) -> Result<Run, Box<dyn Error>> {
         words.push(report.as_os_str());
     }
     words.extend(command.iter().map(OsString::as_os_str));
+    let (seconds, bytes) = timed(&words)?;
+    let usage = (words.len() > command.len()).then(|| usage(&report)).transpose()?;
+    Ok(Run { seconds, bytes, usage })
+}
+
+/// Seconds of a run without anything around it.
+pub fn bare(command: &[OsString]) -> Result<f64, Box<dyn Error>> {
+    let words: Vec<&OsStr> = command.iter().map(OsString::as_os_str).collect();
+    Ok(timed(&words)?.0)
+}
+
+/// Seconds of a run, and the bytes that it wrote.
+fn timed(words: &[&OsStr]) -> Result<(f64, u64), Box<dyn Error>> {
     let start = Instant::now();
     let mut child =
         Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -54,10 +67,9 @@ pub fn run(command: &[OsString], folder: &Path) -> Result<Run, Box<dyn Error>> {
     let status = child.wait()?;
     let seconds = start.elapsed().as_secs_f64();
     if !status.success() {
-        return Err(format!("{command:?}: {status}").into());
+        return Err(format!("{words:?}: {status}").into());
     }
-    let usage = (words.len() > command.len()).then(|| usage(&report)).transpose()?;
-    Ok(Run { seconds, bytes, usage })
+    Ok((seconds, bytes))
 }
 
 fn usage(report: &Path) -> Result<Usage, Box<dyn Error>> {

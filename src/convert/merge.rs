@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::io::{Seek, Write};
 use std::ops::Range;
 
@@ -137,11 +138,13 @@ impl Merge {
                 due.push(Reverse((place, order)));
             }
         }
-        while let Some(Reverse((place, order))) = due.pop() {
+        while let Some(mut first) = due.peek_mut() {
+            let Reverse((place, order)) = *first;
             let cursor = &mut cursors[order];
             self.write(cursor, place, columns, definitions, writer);
-            if let Some(place) = self.follow(cursor, columns, definitions) {
-                due.push(Reverse((place, order)));
+            match self.follow(cursor, columns, definitions) {
+                Some(place) => *first = Reverse((place, order)),
+                None => drop(PeekMut::pop(first)),
             }
         }
     }

@@ -365,3 +365,94 @@ impl<'de> Deserialize<'de> for Node {
         deserializer.deserialize_any(NodeVisitor)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::ThreadKey;
+    use crate::protocol::{Encoder, Raw, RawThread};
+
+    type Column = Vec<(u64, u8, u32)>;
+
+    fn line(start_us: u64, frames: &[u32], threads: &[(u64, Column)]) -> Vec<u8> {
+        let parents: Vec<u32> =
+            (0..frames.len() as u32).map(|node| node.checked_sub(1).unwrap_or(NULL)).collect();
+        let split = |column: &Column| -> (Vec<u64>, Vec<u8>, Vec<(u32, usize)>) {
+            let nodes = frames.len() as u32;
+            let node = |node: u32| if node < nodes { node } else { NULL };
+            (
+                column.iter().map(|(time, ..)| *time).collect(),
+                column.iter().map(|(_, status, _)| *status).collect(),
+                column.iter().map(|(_, _, stack)| (node(*stack), 1)).collect(),
+            )
+        };
+        let columns: Vec<_> = threads.iter().map(|(id, column)| (*id, split(column))).collect();
+        let threads: Vec<RawThread<'_>> = columns
+            .iter()
+            .map(|(id, (times, status, stacks))| RawThread {
+                thread: ThreadKey { interpreter_id: *id as u32, thread_id: *id },
+                times,
+                status,
+                stacks,
+            })
+            .collect();
+        let mut encoder = Encoder::new("run");
+        let mut line = vec![0; encoder.envelope_len(MessageType::Raw) - 1];
+        Raw { batch: 0, start_us, node_frame: frames, node_parent: &parents, threads: &threads }
+            .write(&mut line);
+        line.push(0);
+        let begin = encoder.enclose(&mut line, MessageType::Raw);
+        line.split_off(begin)
+    }
+
+    fn told(columns: &RawColumns) -> String {
+        let RawColumns { batch, start_usec, samples, stack_frame_id, stack_parent, .. } = columns;
+        let threads = columns.threads();
+        format!("{batch} {start_usec} {samples} {stack_frame_id:?} {stack_parent:?} {threads:?}")
+    }
+
+    /// What the general parser makes of a line.
+    fn general_of(line: &[u8]) -> Option<String> {
+        let mut columns = RawColumns::default();
+        general_raw(&mut line.to_vec(), &mut columns).ok()?;
+        Some(told(&columns))
+    }
+
+    /// What the parser of our own shape makes of it, which may be nothing.
+    fn canonical_of(line: &[u8]) -> Option<String> {
+        let (_, _, at) = canonical_envelope(line)?;
+        let mut columns = RawColumns::default();
+        parse::raw(&line[at?..], &mut columns)?;
+        Some(told(&columns))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn both_parsers_read_the_same_in_our_own_lines_and_in_damaged_ones(
+            start_us in prop_oneof![0..5u64, any::<u64>()],
+            frames in prop::collection::vec(prop_oneof![0..9u32, any::<u32>()], 0..9),
+            threads in prop::collection::vec(
+                (any::<u64>(), prop::collection::vec(
+                    (prop_oneof![0..2000u64, any::<u64>()], any::<u8>(), 0..12u32), 1..9)),
+                0..4),
+            damage in prop::collection::vec(
+                (any::<prop::sample::Index>(), prop::sample::select(b"0123456789-,]}[{\" .en".to_vec())), 0..3),
+        ) {
+            let mut line = line(start_us, &frames, &threads);
+            let whole = canonical_of(&line);
+            prop_assert!(whole.is_some());
+            prop_assert_eq!(&whole, &general_of(&line));
+            for (at, byte) in damage {
+                let at = at.index(line.len());
+                line[at] = byte;
+            }
+            if let Some(canonical) = canonical_of(&line) {
+                prop_assert_eq!(Some(canonical), general_of(&line), "{}", String::from_utf8_lossy(&line));
+            }
+        }
+    }
+}

@@ -17,13 +17,15 @@ pub(super) fn raw(bytes: &[u8], columns: &mut RawColumns) -> Option<()> {
     columns.samples = text.number()?;
     text.key(b",\"stack_frame_id\":")?;
     text.column(|text| {
-        columns.stack_frame_id.push(text.narrow()?);
-        Some(())
+        let (frame, next) = text.narrow()?;
+        columns.stack_frame_id.push(frame);
+        Some(next)
     })?;
     if text.key(b",\"stack_parent\":").is_some() {
         text.column(|text| {
-            columns.stack_parent.push(text.node()?);
-            Some(())
+            let (parent, next) = text.node()?;
+            columns.stack_parent.push(parent);
+            Some(next)
         })?;
     } else {
         columns.stack_parent.resize(columns.stack_frame_id.len(), NULL);
@@ -58,9 +60,15 @@ impl Text<'_> {
         there.then(|| self.pos += key.len())
     }
 
-    /// A number as JSON has it. Most are short: eight bytes are looked at together.
     #[inline(always)]
     fn number(&mut self) -> Option<u64> {
+        self.number_then().map(|(number, _)| number)
+    }
+
+    /// A number as JSON has it, and the byte behind it (0 at the end). Most are short: eight bytes are looked at
+    /// together.
+    #[inline(always)]
+    fn number_then(&mut self) -> Option<(u64, u8)> {
         let Some(bytes) = self.bytes.get(self.pos..).and_then(|rest| rest.first_chunk()) else {
             return self.long_number();
         };
@@ -80,49 +88,51 @@ impl Text<'_> {
         let eight = digits << (64 - 8 * count);
         let pairs = (eight & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(10 << 8 | 1) >> 8;
         let fours = (pairs & 0x00ff_00ff_00ff_00ff).wrapping_mul(100 << 16 | 1) >> 16;
-        Some((fours & 0x0000_ffff_0000_ffff).wrapping_mul(10_000 << 32 | 1) >> 32)
+        let number = (fours & 0x0000_ffff_0000_ffff).wrapping_mul(10_000 << 32 | 1) >> 32;
+        Some((number, (word >> (8 * count)) as u8))
     }
 
     /// A number of any length, or near the end.
     #[cold]
-    fn long_number(&mut self) -> Option<u64> {
+    fn long_number(&mut self) -> Option<(u64, u8)> {
         let rest = self.bytes.get(self.pos..)?;
         let digits = &rest[..rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())];
         self.pos += digits.len();
-        match digits {
-            [_] | [b'1'..=b'9', ..] => str::from_utf8(digits).ok()?.parse().ok(),
-            _ => None,
-        }
+        let number = match digits {
+            [_] | [b'1'..=b'9', ..] => str::from_utf8(digits).ok()?.parse().ok()?,
+            _ => return None,
+        };
+        Some((number, rest.get(digits.len()).copied().unwrap_or(0)))
     }
 
     #[inline(always)]
-    fn narrow(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
+    fn narrow(&mut self) -> Option<(u32, u8)> {
+        let (number, next) = self.number_then()?;
+        Some((u32::try_from(number).ok()?, next))
     }
 
     #[inline(always)]
-    fn node(&mut self) -> Option<u32> {
+    fn node(&mut self) -> Option<(u32, u8)> {
         if self.bytes.get(self.pos) == Some(&b'n') {
             self.key(b"null")?;
-            return Some(NULL);
+            return Some((NULL, *self.bytes.get(self.pos)?));
         }
-        self.narrow().filter(|node| *node != NULL)
+        self.narrow().filter(|(node, _)| *node != NULL)
     }
 
+    /// A list of whatever `item` takes; it tells the byte behind that.
     #[inline(always)]
-    fn column(&mut self, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+    fn column(&mut self, mut item: impl FnMut(&mut Self) -> Option<u8>) -> Option<()> {
         self.key(b"[")?;
         if self.key(b"]").is_some() {
             return Some(());
         }
         loop {
-            item(self)?;
-            match *self.bytes.get(self.pos)? {
-                b',' => self.pos += 1,
-                b']' => {
-                    self.pos += 1;
-                    return Some(());
-                }
+            let next = item(self)?;
+            self.pos += 1;
+            match next {
+                b',' => {}
+                b']' => return Some(()),
                 _ => return None,
             }
         }
@@ -132,28 +142,28 @@ impl Text<'_> {
         self.key(b"{\"thread_id\":\"")?;
         thread.thread_id = self.number()?;
         self.key(b"\",\"interpreter_id\":")?;
-        thread.interpreter_id = self.narrow()?;
+        thread.interpreter_id = self.narrow()?.0;
         self.key(b",\"ts_delta_usec\":")?;
         let mut time = start;
         self.column(|text| {
-            time = if text.bytes.get(text.pos) == Some(&b'-') {
-                text.pos += 1;
-                time.checked_sub(text.number()?)?
-            } else {
-                time.checked_add(text.number()?)?
-            };
+            let is_back = text.bytes.get(text.pos) == Some(&b'-');
+            text.pos += usize::from(is_back);
+            let (delta, next) = text.number_then()?;
+            time = if is_back { time.checked_sub(delta)? } else { time.checked_add(delta)? };
             thread.times_usec.push(time);
-            Some(())
+            Some(next)
         })?;
         self.key(b",\"status\":")?;
         self.column(|text| {
-            thread.status.push(u8::try_from(text.number()?).ok()?);
-            Some(())
+            let (status, next) = text.number_then()?;
+            thread.status.push(u8::try_from(status).ok()?);
+            Some(next)
         })?;
         if self.key(b",\"stack\":").is_some() {
             self.column(|text| {
-                thread.stack.push(text.node()?);
-                Some(())
+                let (node, next) = text.node()?;
+                thread.stack.push(node);
+                Some(next)
             })?;
         } else {
             thread.stack.resize(thread.status.len(), NULL);
@@ -168,7 +178,10 @@ mod tests {
 
     fn number(text: &str) -> Option<(u64, usize)> {
         let mut text = Text { bytes: text.as_bytes(), pos: 0 };
-        text.number().map(|number| (number, text.pos))
+        text.number_then().map(|(number, next)| {
+            assert_eq!(next, text.bytes.get(text.pos).copied().unwrap_or(0));
+            (number, text.pos)
+        })
     }
 
     #[test]

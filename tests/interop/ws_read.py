@@ -3,6 +3,7 @@
 
     ws_read.py HOST:PORT [--token TOKEN | --query TOKEN] [--origin ORIGIN] [--ping]
 
+With --ping it says "pong" on standard error once it is answered.
 Exits with the status of the answer less 300 (401 is 101) when it is not let in, and with 3 when
 something is not as RFC 6455 wants it.
 """
@@ -64,6 +65,7 @@ def main(address, *options):
             sys.stdout.write(payload.decode() + "\n")
         elif head[0] == 0x8A:
             pongs += payload == b"are you there?"
+            print("pong", file=sys.stderr, flush=True)
         elif head[0] == 0x88:
             send(8, payload)
             return 0 if pongs == options.count("--ping") else 3

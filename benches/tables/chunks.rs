@@ -5,22 +5,29 @@ use std::path::{Path, PathBuf};
 
 use crate::generate::{self, CALM, CHURNY};
 use crate::measure::{self, median};
-use crate::{PROGRAM, Result, length, row, words};
+use crate::{Result, Setting, command, head, length, row};
 
 /// Each layout of the same stream, in turns with version 1.
-pub fn table(samples: u64, pairs: u64, folder: &Path) -> Result<()> {
-    println!(
-        "\nChunks: {samples} samples to a file and back, medians of {pairs} runs beside one of version 1\n"
+pub fn table(setting: &Setting) -> Result<()> {
+    let Setting { samples, pairs, folder, .. } = setting;
+    let title = format!(
+        "Chunks: {samples} samples to a file and back, medians of {pairs} runs beside one of version 1"
     );
-    println!(
-        "| profile | layout | chunks | MB | size / v1's | to-bin time / v1's | from-bin raw time / v1's |"
-    );
-    println!("| --- | --- | ---: | ---: | ---: | ---: | ---: |");
+    let heads = [
+        "profile",
+        "layout",
+        "chunks",
+        "MB",
+        "size / v1's",
+        "to-bin time / v1's",
+        "from-bin raw time / v1's",
+    ];
+    head(&title, 2, &heads);
     for kind in [CHURNY, CALM] {
-        let profiles = generate::profiles(kind, samples, folder)?;
+        let profiles = generate::profiles(kind, *samples, folder)?;
         let stream = folder.join(format!("{}-chunked.jsonl", kind.name));
-        let mut make = words([PROGRAM, "from-bin", "--stream-types", "raw"]);
-        make.extend([profiles.plain.into(), "-o".into(), stream.clone().into()]);
+        let mut make = command(&["from-bin", "--stream-types", "raw"], &profiles.plain);
+        make.extend(["-o".into(), stream.clone().into()]);
         measure::run(&make, folder)?;
         let whole = Layout::new(&[], &stream, folder.join(format!("{}-v1.bin", kind.name)));
         for interval in [None, Some("180s"), Some("10s"), Some("1s")] {
@@ -30,7 +37,7 @@ pub fn table(samples: u64, pairs: u64, folder: &Path) -> Result<()> {
             let name = interval.unwrap_or("v1");
             let layout = Layout::new(&options, &stream, folder.join(format!("{}-{name}.bin", kind.name)));
             let (mut to, mut from) = (Vec::new(), Vec::new());
-            for _ in 0..pairs {
+            for _ in 0..*pairs {
                 to.push(ratio(&layout.write, &whole.write, folder)?);
                 from.push(ratio(&layout.read, &whole.read, folder)?);
             }
@@ -56,11 +63,10 @@ struct Layout {
 
 impl Layout {
     fn new(options: &[&str], stream: &Path, file: PathBuf) -> Self {
-        let mut write = words([PROGRAM, "to-bin"]);
-        write.extend([stream.into(), "-o".into(), file.clone().into()]);
+        let mut write = command(&["to-bin"], stream);
+        write.extend(["-o".into(), file.clone().into()]);
         write.extend(options.iter().map(OsString::from));
-        let mut read = words([PROGRAM, "from-bin", "--stream-types", "raw"]);
-        read.push(file.clone().into());
+        let read = command(&["from-bin", "--stream-types", "raw"], &file);
         Layout { write, read, file }
     }
 
