@@ -18,7 +18,7 @@ import threading
 import time
 
 PAIRS = int(os.environ.get("BENCH_PAIRS", 3))
-SECONDS = float(os.environ.get("BENCH_SECONDS", 6))
+SECONDS = int(os.environ.get("BENCH_SECONDS", 6))
 
 TARGET = """
 import threading, time
@@ -93,28 +93,39 @@ class Bench:
         return json.loads(out.splitlines()[-1])["samples"]
 
     def cpu(self):
-        """Processor time and samples beside CPython's own --binary, with and without a stream."""
-        print("| rate | recording | samples / own's | CPU / own's | CPU s of ours alone, a second |")
-        print("| --- | --- | ---: | ---: | ---: |")
+        """Samples and processor time beside CPython's own --binary, with and without a stream."""
         stock, ours, stream = self.path("stock.bin"), self.path("ours.bin"), self.path("ours.jsonl")
-        sampling = [sys.executable, "-m", "profiling.sampling", "attach", "--binary", "-o", stock]
+        own = [sys.executable, "-m", "profiling.sampling", "attach", "--binary", "-o", stock]
         kinds = {
-            "-o prof.bin": (["-o", ours], None),
-            "-o prof.bin -o - (raw, agg)": (["-o", ours, "-o", "-"], stream),
+            "own --binary": (own, os.devnull, stock),
+            "-o prof.bin": (self.record("-o", ours, "--", "attach"), os.devnull, ours),
+            "-o prof.bin -o -": (self.record("-o", ours, "-o", "-", "--", "attach"), stream, ours),
         }
+
+        def used(kind, rate, seconds, pid):
+            """Samples, processor seconds, those of our own process."""
+            command, out, profile = kinds[kind]
+            with open(out, "wb") as file:
+                total, alone = measured([*command, "-a", "-r", rate, "-d", str(seconds), str(pid)], stdout=file)
+            return self.samples(profile), total, alone
+
+        print("| rate | recording | samples / own's | samples a CPU s / own's | CPU s of that process alone, a second "
+              "| CPU s to start |")
+        print("| --- | --- | ---: | ---: | ---: | ---: |")
         for rate in ("1khz", "10khz", "50khz"):
-            what = ["-a", "-r", rate, "-d", f"{SECONDS:.0f}"]
-            for name, (targets, out) in kinds.items():
-                rows = []
+            with running(TARGET) as pid:
+                start = {kind: min(used(kind, "1hz", 1, pid)[1] for _ in range(3)) for kind in kinds}
+                runs = {kind: [] for kind in kinds}
                 for _ in range(PAIRS):
-                    with running(TARGET) as pid:
-                        before, _ = measured([*sampling, *what, str(pid)], stdout=subprocess.DEVNULL)
-                        with open(out or os.devnull, "wb") as file:
-                            command = self.record(*targets, "--", "attach", *what, str(pid))
-                            after, alone = measured(command, stdout=file)
-                    rows.append((self.samples(ours) / self.samples(stock), after / before, alone / SECONDS))
-                counts, ratio, alone = (statistics.median(column) for column in zip(*rows))
-                print(f"| {rate} | {name} | {counts:.3f} | {ratio:.2f} | {alone:.3f} |", flush=True)
+                    for kind in kinds:
+                        runs[kind].append(used(kind, rate, SECONDS, pid))
+            for kind in kinds:
+                rows = []
+                for (own_count, own_total, _), (count, total, alone) in zip(runs["own --binary"], runs[kind]):
+                    own_speed = own_count / (own_total - start["own --binary"])
+                    rows.append((count / own_count, count / (total - start[kind]) / own_speed, alone / SECONDS))
+                counts, speed, alone = (statistics.median(column) for column in zip(*rows))
+                print(f"| {rate} | {kind} | {counts:.3f} | {speed:.3f} | {alone:.3f} | {start[kind]:.2f} |", flush=True)
 
     def latency(self):
         """From the last and the first sample of a batch to a reader of a socket."""
@@ -125,7 +136,7 @@ class Bench:
             with running(TARGET) as pid:
                 recorder = subprocess.Popen(
                     self.record("-o", f"unix-listen:{path}", "--flush", "interval:100ms", "--stream-types",
-                                "raw", "--", "attach", "-a", "-r", rate, "-d", f"{2 * SECONDS:.0f}", str(pid)),
+                                "raw", "--", "attach", "-a", "-r", rate, "-d", str(2 * SECONDS), str(pid)),
                     stderr=subprocess.DEVNULL)
                 last, first = [], []
                 batch = None
