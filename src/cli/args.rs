@@ -1,3 +1,5 @@
+mod record;
+
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use clap_complete::Shell;
 use crate::convert::Flush;
 use crate::format::Packing;
 use crate::protocol::{StreamTypes, parse_duration};
+pub(crate) use record::{Record, RingLimits, Snapshot};
 
 /// CPython 3.15's sampling profiles as a columnar JSON Lines stream, and back.
 #[derive(Debug, Parser)]
@@ -47,6 +50,10 @@ pub(crate) enum Command {
     Upgrade(Upgrade),
     /// Save what is whole of a torn or damaged profile
     Recover(Recover),
+    /// Profile a program with CPython 3.15, live: a stream or a profile while it runs
+    Record(Record),
+    /// Have a recorder's ring written
+    Snapshot(Snapshot),
     /// Print the JSON Schema of the stream
     Schema,
     /// Print the manual pages
@@ -133,7 +140,7 @@ pub(crate) struct FromBin {
 }
 
 /// How the readers of a live stream are treated.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Readers")]
 pub(crate) struct Live {
     /// What happens when a reader is slow: its oldest messages are dropped, and it is told, or the
@@ -149,7 +156,7 @@ pub(crate) struct Live {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
 
-    /// Begin once so many readers are there [default: 1; 0 with --follow]
+    /// Begin once so many readers are there [default: 1; 0 with --follow and record]
     #[arg(long, value_name = "READERS")]
     pub wait_readers: Option<usize>,
 
@@ -166,7 +173,7 @@ pub(crate) enum DropPolicy {
 }
 
 /// Who may connect, and how we show that we may.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sockets (unix:PATH tcp:HOST:PORT ws:HOST:PORT; unix-listen: and so on)")]
 pub(crate) struct Access {
     /// Secret that TCP and web sockets ask for when they listen and send when they connect; must be

@@ -113,27 +113,27 @@ fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher
     Some(watcher)
 }
 
-fn wall_us() -> i64 {
+pub(super) fn wall_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Something that is due once in a while.
-struct Every {
+pub(super) struct Every {
     period: Duration,
     next: Instant,
 }
 
 impl Every {
-    fn new(period: Duration) -> Self {
+    pub fn new(period: Duration) -> Self {
         Every { period, next: Instant::now() + period }
     }
 
-    fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    fn is_due(&mut self) -> bool {
+    pub fn is_due(&mut self) -> bool {
         let is_due = self.left().is_zero();
         if is_due {
             self.next = Instant::now() + self.period;

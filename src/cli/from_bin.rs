@@ -3,16 +3,15 @@
 use std::io::Cursor;
 
 use crate::cli::Status;
-use crate::cli::args::{Format, FromBin, Schema};
+use crate::cli::args::FromBin;
 use crate::cli::follow;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
-use crate::cli::outlet::{Outlet, has_readers, targets};
+use crate::cli::outlet::{Outlet, check_for_readers, has_readers, targets};
 use crate::cli::runs::{Runs, is_made_up, options, several_runs, threads};
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
-use crate::protocol::MessageType;
 use crate::stream::{Input, Network, ProfileSource, Target};
 
 pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
@@ -31,7 +30,7 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     }
     let targets = targets(&args.output, &inputs, &network)?;
     if has_readers(&targets, &args.live) {
-        check_for_readers(args)?;
+        check_for_readers(args.format, args.schema, args.stream_types.as_ref())?;
     }
     if args.follow {
         return follow::run(args, messages, &inputs, || outlet(args, messages, &targets, &network));
@@ -53,18 +52,6 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
 
 fn outlet(args: &FromBin, messages: &Messages, targets: &[Target], network: &Network) -> Result<Outlet> {
     Outlet::open(targets, &args.live, network, args.follow, messages)
-}
-
-/// Refuses what readers could not make sense of who come late or lose something.
-fn check_for_readers(args: &FromBin) -> Result<()> {
-    let is_without_meta = args.stream_types.as_ref().is_some_and(|types| !types.has(MessageType::Meta));
-    let fault = match (args.format, args.schema) {
-        (Format::Msgpack, _) => "MessagePack goes to files and pipes, not to sockets",
-        (_, Schema::Cpython) => "CPython's JSON Lines go to files and pipes, not to sockets",
-        _ if is_without_meta => "meta cannot be left out for readers that may come late or lose something",
-        _ => return Ok(()),
-    };
-    Err(Error::usage(fault))
 }
 
 /// Writes the runs of one input: one, unless files were joined.

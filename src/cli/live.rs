@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use crate::cli::args::{DropPolicy as Policy, Live as Args};
+use crate::error::Result;
 use crate::protocol::message::{Loss, LossAmount, LossReason};
 use crate::protocol::{Head, amended, loss_line};
 use crate::stream::{
@@ -54,6 +55,15 @@ impl Live {
     /// Where readers are added.
     pub fn sinks(&mut self) -> &mut Sinks {
         &mut self.sinks
+    }
+
+    /// Waits for as many readers as were asked for, once.
+    ///
+    /// # Errors
+    ///
+    /// An address that nobody answers at.
+    pub fn wait_for_readers(&mut self) -> Result<()> {
+        self.wait.take().map_or(Ok(()), |count| self.sinks.wait_for_readers(count))
     }
 
     /// Hands over what waits; returns what did not arrive.
@@ -141,11 +151,7 @@ impl Live {
 
 impl Write for Live {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(count) = self.wait.take() {
-            self.sinks
-                .wait_for_readers(count)
-                .map_err(|error| io::Error::other(error.detail().to_string()))?;
-        }
+        self.wait_for_readers().map_err(|error| io::Error::other(error.detail().to_string()))?;
         if self.sinks.is_deserted() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }

@@ -11,9 +11,13 @@ mod live;
 mod messages;
 mod network;
 mod outlet;
+#[cfg(unix)]
+mod record;
 mod recover;
 mod runs;
 mod signals;
+#[cfg(unix)]
+mod snapshot;
 mod sniff;
 mod to_bin;
 mod upgrade;
@@ -63,7 +67,9 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Args, messages: &Messages) -> Result<Status> {
     signals::size_limit_is_an_error()?;
-    if !matches!(&args.command, Command::FromBin(args) if args.follow) {
+    let ends_by_itself = matches!(&args.command, Command::FromBin(args) if args.follow)
+        || matches!(args.command, Command::Record(_));
+    if !ends_by_itself {
         signals::clean_up_on_stop()?;
     }
     match &args.command {
@@ -74,6 +80,12 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
         Command::Diff(args) => diff::run(args, messages),
         Command::Upgrade(args) => upgrade::run(args, messages),
         Command::Recover(args) => recover::run(args, messages),
+        #[cfg(unix)]
+        Command::Record(args) => record::run(args, messages),
+        #[cfg(unix)]
+        Command::Snapshot(args) => snapshot::run(args, messages),
+        #[cfg(not(unix))]
+        Command::Record(_) | Command::Snapshot(_) => Err(Error::usage("recording needs Unix")),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
         Command::Man { folder: None } => {
             let mut page = Vec::new();

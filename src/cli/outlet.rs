@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::cli::Status;
-use crate::cli::args::{DropPolicy, Live as Args};
+use crate::cli::args::{DropPolicy, Format, Live as Args, Schema};
 use crate::cli::live::Live;
 use crate::cli::messages::Messages;
 use crate::error::{Error, Result};
+use crate::protocol::{MessageType, StreamTypes};
 use crate::stream::{Amount, Input, Network, Output, Target};
 
 /// Every target of one stream, open.
@@ -47,6 +48,22 @@ pub(super) fn targets(arguments: &[PathBuf], inputs: &[Input], network: &Network
 pub(super) fn has_readers(targets: &[Target], args: &Args) -> bool {
     let drops = args.drop_policy == Some(DropPolicy::Oldest);
     targets.iter().any(|target| matches!(target, Target::Socket(..)) || drops && target.is_pipe())
+}
+
+/// Refuses what readers could not make sense of who come late or lose something.
+///
+/// # Errors
+///
+/// Usage errors.
+pub(super) fn check_for_readers(format: Format, schema: Schema, types: Option<&StreamTypes>) -> Result<()> {
+    let is_without_meta = types.is_some_and(|types| !types.has(MessageType::Meta));
+    let fault = match (format, schema) {
+        (Format::Msgpack, _) => "MessagePack goes to files and pipes, not to sockets",
+        (_, Schema::Cpython) => "CPython's JSON Lines go to files and pipes, not to sockets",
+        _ if is_without_meta => "meta cannot be left out for readers that may come late or lose something",
+        _ => return Ok(()),
+    };
+    Err(Error::usage(fault))
 }
 
 impl Outlet {
@@ -94,6 +111,15 @@ impl Outlet {
             outlet.live_name.push_str(&name);
         }
         Ok(outlet)
+    }
+
+    /// Waits for as many readers as were asked for, which the first write does otherwise.
+    ///
+    /// # Errors
+    ///
+    /// An address that nobody answers at.
+    pub fn wait_for_readers(&mut self) -> Result<()> {
+        self.live.as_mut().map_or(Ok(()), Live::wait_for_readers)
     }
 
     /// The target that a write to failed, if one has.

@@ -79,20 +79,27 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
 }
 
 /// The messages on their way to the target.
-enum Written {
+pub(super) enum Written {
     Lines(Box<Outlet>),
     Frames(Box<ToMsgpack<Outlet>>),
 }
 
 impl Written {
-    fn place(&mut self) -> &mut Outlet {
+    pub fn new(format: Format, outlet: Outlet) -> Self {
+        match format {
+            Format::Jsonl => Written::Lines(Box::new(outlet)),
+            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(outlet))),
+        }
+    }
+
+    pub fn place(&mut self) -> &mut Outlet {
         match self {
             Written::Lines(output) => output,
             Written::Frames(frames) => frames.sink(),
         }
     }
 
-    fn into_place(self) -> Outlet {
+    pub fn into_place(self) -> Outlet {
         match self {
             Written::Lines(output) => *output,
             Written::Frames(frames) => frames.into_sink(),
@@ -156,14 +163,10 @@ impl Made {
 impl<'a> Runs<'a> {
     /// Runs for these targets.
     pub fn new(args: &'a FromBin, messages: &'a Messages, outlet: Outlet) -> Self {
-        let output = match args.format {
-            Format::Jsonl => Written::Lines(Box::new(outlet)),
-            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(outlet))),
-        };
         Runs {
             args,
             messages,
-            output,
+            output: Written::new(args.format, outlet),
             ended: 0,
             ids: HashMap::new(),
             status: Status::Done,
@@ -506,7 +509,7 @@ pub(super) fn threads(asked: Option<NonZeroUsize>) -> usize {
     asked.map_or_else(|| *CORES, NonZeroUsize::get)
 }
 
-fn random_id() -> Result<[u8; 16]> {
+pub(super) fn random_id() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Error::from(std::io::Error::other(error)))?;
     Ok(bytes)

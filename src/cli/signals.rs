@@ -19,6 +19,14 @@ pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> Result<()> 
     Ok(())
 }
 
+/// Calls `ask` with every SIGUSR1.
+#[cfg(unix)]
+pub(super) fn on_snapshot(mut ask: impl FnMut() + Send + 'static) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGUSR1])?;
+    std::thread::spawn(move || signals.forever().for_each(|_| ask()));
+    Ok(())
+}
+
 /// Leaves no unfinished file behind when the process is asked to end.
 #[cfg(unix)]
 pub(super) fn clean_up_on_stop() -> Result<()> {

@@ -2,10 +2,12 @@
 
 use crate::error::Error;
 use crate::format::header::ByteOrder;
+use crate::format::ring::is_ring;
 
-/// Whether a file that begins so is a profile: a file, a chunk, or one behind its length.
+/// Whether a file that begins so is a profile: a file, a chunk, one behind its length, or a ring of chunks.
 pub fn is_profile(start: &[u8]) -> bool {
     ByteOrder::of_magic(start).is_some()
+        || is_ring(start)
         || start.get(4..).is_some_and(|rest| ByteOrder::of_magic(rest).is_some())
 }
 
@@ -40,6 +42,10 @@ fn zeros(start: &[u8], size: u64) -> Error {
 
 fn look(start: &[u8]) -> Error {
     let is = |magic: &[u8]| start.starts_with(magic);
+    if is_ring(start) {
+        return Error::profile("the ring file of a recorder, not a profile")
+            .hint("recover makes a profile of the chunks in it");
+    }
     let text = start.iter().all(|byte| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r'));
     if is(&[0x1f, 0x8b]) {
         Error::profile("a gzip file, not a profile").hint("unpack it first: gunzip")

@@ -8,6 +8,7 @@
 
 pub(crate) mod delta;
 mod extension;
+mod framed;
 mod header;
 mod identify;
 mod pack;
@@ -15,6 +16,7 @@ mod reader;
 mod record;
 mod recover;
 mod replay;
+mod ring;
 mod salvage;
 mod scan;
 mod sequence;
@@ -30,6 +32,7 @@ pub use identify::is_profile;
 pub use reader::{Contents, Fault, FaultCode, Outline, Profile};
 pub use recover::{Recovered, recover};
 pub use replay::Replay;
+pub use ring::{RING_START, is_ring, ring_start};
 pub use scan::{Scan, ThreadScan};
 pub use sequence::{Framing, Lost, Part, Place, Sequence};
 pub use writer::{Chunk, Packing, Writer};

@@ -50,7 +50,7 @@ pub struct Contents {
     pub tables: Arc<Tables>,
     /// What the profiler measured about itself, where the profile says.
     pub statistics: Option<Statistics>,
-    /// What a chunk says of its run, where it has our extension.
+    /// What a chunk says of its run, where it has our extension, or what is known of a part of a run.
     pub chunk: Option<ChunkInfo>,
     /// What the sample region holds.
     pub scan: Scan,
@@ -227,6 +227,17 @@ impl<R: Read + Seek> Profile<R> {
     /// All that the profile holds, but for the samples themselves.
     pub fn contents(&self) -> &Contents {
         &self.contents
+    }
+
+    /// The same, known to be this part of a run.
+    #[must_use]
+    pub fn of_run(mut self, info: ChunkInfo) -> Self {
+        self.contents.chunk = Some(info);
+        self
+    }
+
+    pub(super) fn source(&self) -> &R {
+        &self.source
     }
 
     fn records(&mut self) -> Result<RecordReader<'_>> {

@@ -4,7 +4,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use tempfile::SpooledTempFile;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::format::reader::{Contents, read_up_to};
+use crate::format::ring::{RING_START, is_ring};
 use crate::format::salvage::{Salvaged, salvage};
 use crate::format::sequence::{Framing, Lost, Part, Sequence};
 use crate::limits::SPOOL_MEMORY;
@@ -38,6 +40,11 @@ pub fn recover(source: &mut (impl Read + Seek)) -> Result<Recovered> {
 }
 
 fn copy(source: &mut (impl Read + Seek)) -> Result<Recovered> {
+    let mut start = [0; RING_START as usize];
+    let got = read_up_to(source, 0, &mut start)?;
+    if is_ring(&start[..got]) {
+        return ring(source);
+    }
     let mut sequence = Sequence::open(source)?;
     let mut unopened = None;
     if sequence.framing() == Framing::Files {
@@ -106,6 +113,61 @@ fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Resu
     }
     recovered.losses = lost.iter().map(Lost::to_error).collect();
     Ok(Ok(recovered))
+}
+
+/// The chunks of a ring, by their runs and numbers. What else stands there was written over, or never
+/// committed.
+fn ring(source: &mut (impl Read + Seek)) -> Result<Recovered> {
+    let mut sequence = Sequence::of_chunks_from(RING_START);
+    let mut chunks: Vec<RingChunk> = Vec::new();
+    loop {
+        let at = sequence.position();
+        let Some(part) = sequence.next(source)? else { break };
+        if let Part::Profile(profile) = part
+            && let Some(info) = &profile.contents().chunk
+        {
+            let Contents { scan, size, .. } = profile.contents();
+            chunks.push(RingChunk {
+                run_id: info.run_id.clone(),
+                index: info.index,
+                at,
+                size: *size,
+                samples: scan.samples,
+            });
+        }
+    }
+    if chunks.is_empty() {
+        return Err(Error::profile("a ring file that holds no chunk"));
+    }
+    chunks.sort_by(|a, b| (&a.run_id, a.index).cmp(&(&b.run_id, b.index)));
+    let mut recovered = Recovered {
+        copy: SpooledTempFile::new(SPOOL_MEMORY),
+        framing: Framing::Chunks,
+        parts: chunks.len() as u64,
+        samples: chunks.iter().map(|chunk| chunk.samples).sum(),
+        losses: Vec::new(),
+    };
+    for (number, chunk) in chunks.iter().enumerate() {
+        source.seek(SeekFrom::Start(chunk.at))?;
+        io::copy(&mut (&mut *source).take(chunk.size), &mut recovered.copy)?;
+        let before = number.checked_sub(1).map(|before| &chunks[before]);
+        if let Some(before) = before.filter(|before| before.run_id == chunk.run_id)
+            && before.index + 1 < chunk.index
+        {
+            let fault = format!("chunks {} to {} of the run are missing", before.index + 1, chunk.index - 1);
+            recovered.losses.push(Error::profile(fault).at(Position::Byte(chunk.at)));
+        }
+    }
+    Ok(recovered)
+}
+
+/// A whole chunk in a ring.
+struct RingChunk {
+    run_id: String,
+    index: u64,
+    at: u64,
+    size: u64,
+    samples: u64,
 }
 
 impl Recovered {

@@ -15,6 +15,7 @@ use crate::format::header::{
     ByteOrder, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout, chunk_size, version_of, version_start,
 };
 use crate::format::reader::{Profile, parts, read_up_to};
+use crate::format::ring::is_ring;
 use crate::limits::CHUNK_BYTES;
 
 /// Bytes before a framed profile: its length as a big-endian u32.
@@ -116,6 +117,8 @@ impl Sequence {
             Some(version) if version == Layout::Chunk.format_version() => Framing::Chunks,
             Some(version) if version == Layout::Wide.format_version() => Framing::Files,
             None if start.len() == 12 && framed_version(&start[4..]) => Framing::Lengths,
+            // Its chunks are in no order, and between them is what was written over.
+            None if is_ring(start) => Framing::Files,
             // The first chunk may be damaged, or never have been committed.
             _ if Self::of_chunks().search(source, None)?.is_some() => Framing::Chunks,
             _ => Framing::Files,
@@ -131,7 +134,12 @@ impl Sequence {
 
     /// Chunks from the start of an input, whatever stands there.
     pub fn of_chunks() -> Self {
-        Sequence { framing: Framing::Chunks, at: 0, files: VecDeque::new(), threads: 1 }
+        Self::of_chunks_from(0)
+    }
+
+    /// Chunks from this place of an input, whatever stands there.
+    pub(super) fn of_chunks_from(at: u64) -> Self {
+        Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), threads: 1 }
     }
 
     /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise.

@@ -3,7 +3,7 @@
 //!
 //! A message is a text and a few plain numbers about it; what it says is its maker's affair.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// What a message is to a reader who cannot have all of them.
@@ -163,42 +163,38 @@ impl Entry {
     }
 }
 
-/// The totals of the run that a reader is in.
+/// The totals of the runs that a reader is in: those of which something is missing.
 #[derive(Debug, Default)]
 pub struct Tally {
-    run: Option<Arc<str>>,
-    totals: Totals,
+    runs: HashMap<Arc<str>, Totals>,
 }
 
 impl Tally {
     /// Totals of this run.
-    pub fn of(&mut self, run: &Arc<str>) -> Totals {
-        self.enter(run);
-        self.totals
+    pub fn of(&self, run: &Arc<str>) -> Totals {
+        self.runs.get(run).copied().unwrap_or_default()
     }
 
-    fn enter(&mut self, run: &Arc<str>) {
-        if self.run.as_ref() != Some(run) {
-            *self = Tally { run: Some(Arc::clone(run)), totals: Totals::default() };
-        }
+    fn totals(&mut self, run: &Arc<str>) -> &mut Totals {
+        self.runs.entry(Arc::clone(run)).or_default()
     }
 
     /// An entry was handed to the reader; `all` counts over the runs.
     pub fn note(&mut self, entry: &Entry, all: &mut Amount) {
         match entry {
+            Entry::Item(item) if item.class == Class::Ends => drop(self.runs.remove(&item.run)),
             Entry::Item(_) => {}
             Entry::Lost(lost) => {
-                self.enter(&lost.run);
+                let totals = self.totals(&lost.run);
                 let amount = match lost.why {
-                    Why::Slow => &mut self.totals.slow,
-                    Why::Away => &mut self.totals.away,
+                    Why::Slow => &mut totals.slow,
+                    Why::Away => &mut totals.away,
                 };
                 amount.add(lost.messages(), lost.samples);
                 all.add(lost.messages(), lost.samples);
             }
             Entry::Missed { run, amount } => {
-                self.enter(run);
-                self.totals.away.add(amount.messages, amount.samples);
+                self.totals(run).away.add(amount.messages, amount.samples);
             }
         }
     }
@@ -210,16 +206,17 @@ pub struct Queue {
     entries: VecDeque<Entry>,
     bytes: usize,
     limit: usize,
-    /// Whether the reader still waits for a batch to begin.
-    waits: bool,
+    /// Where the reader came late: the runs that it is in.
+    runs: Option<HashSet<Arc<str>>>,
     /// Whether the batch that comes is the rest of one that the reader lost.
     broken: bool,
 }
 
 impl Queue {
-    /// An empty queue for `limit` bytes. A reader that comes `late` gets nothing before the next batch.
+    /// An empty queue for `limit` bytes. A reader that comes `late` gets nothing of a run
+    /// before its next batch.
     pub fn new(limit: usize, late: bool) -> Self {
-        Queue { entries: VecDeque::new(), bytes: 0, limit, waits: late, broken: false }
+        Queue { entries: VecDeque::new(), bytes: 0, limit, runs: late.then(HashSet::new), broken: false }
     }
 
     /// Messages that wait.
@@ -234,14 +231,19 @@ impl Queue {
 
     /// Adds a message; `before` is what of its run came before it.
     pub fn push(&mut self, item: &Arc<Item>, before: Amount) {
-        if self.waits {
+        if let Some(runs) = &mut self.runs
+            && !runs.contains(&item.run)
+        {
             if !item.is_start() {
                 return;
             }
-            self.waits = false;
+            runs.insert(Arc::clone(&item.run));
             if before.messages > 0 {
                 self.add(Entry::Missed { run: Arc::clone(&item.run), amount: before });
             }
+        }
+        if let (Some(runs), Class::Ends) = (&mut self.runs, item.class) {
+            runs.remove(&item.run);
         }
         if self.broken && !item.is_start() {
             return self.add_lost(Lost::of(item, Why::Away));
@@ -405,6 +407,10 @@ mod tests {
     /// A message that takes 1000 bytes: `m` opens a batch, `d` defines, `r` has ten samples, `h`, `l` between
     /// batches, `e` ends.
     fn item(kind: char, seq: u64) -> Arc<Item> {
+        item_of("run", kind, seq)
+    }
+
+    fn item_of(run: &str, kind: char, seq: u64) -> Arc<Item> {
         let class = match kind {
             'm' => Class::Opens,
             'r' => Class::Data,
@@ -413,7 +419,7 @@ mod tests {
             _ => Class::Kept,
         };
         Arc::new(Item {
-            run: "run".into(),
+            run: run.into(),
             seq,
             class,
             in_batch: matches!(kind, 'm' | 'd' | 'r'),
@@ -518,6 +524,30 @@ mod tests {
             queue.push(&item(kind, seq), before);
         }
         assert_eq!(told(&mut queue), "missed 4 4 5 6");
+    }
+
+    #[test]
+    fn of_runs_side_by_side_each_has_its_losses() {
+        let mut queue = Queue::new(1 << 20, true);
+        let before = Amount { messages: 2, samples: Some(20) };
+        // One begins again at 2, the other is in the middle of a batch, a third begins.
+        for (run, kind, seq) in [("a", 'm', 2), ("b", 'h', 2), ("a", 'r', 3), ("b", 'm', 3), ("b", 'r', 4)] {
+            queue.push(&item_of(run, kind, seq), Amount { messages: seq, ..before });
+        }
+        queue.push(&item_of("c", 'm', 0), Amount::default());
+        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        let mut got = Vec::new();
+        while let Some(entry) = queue.pop() {
+            tally.note(&entry, &mut all);
+            if let Entry::Item(item) = &entry {
+                got.push((item.run.to_string(), item.seq));
+            }
+        }
+        let want = [("a", 2), ("a", 3), ("b", 3), ("b", 4), ("c", 0)];
+        assert_eq!(got, want.map(|(run, seq)| (run.to_string(), seq)));
+        let away = |run: &str| tally.of(&run.into()).away;
+        assert_eq!(["a", "b", "c"].map(|run| away(run).messages), [2, 3, 0]);
+        assert_eq!(away("b").samples, Some(20));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A live stream for any number of readers, each with a queue of its own: the one who makes it waits for
 //! none of them, unless it was told to.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::stream::address::SocketAddress;
 use crate::stream::peer::{Bound, Gone, Network, Notice, Peer, Wire};
-use crate::stream::queue::{Amount, Item};
+use crate::stream::queue::{Amount, Class, Item};
 use crate::stream::reader::{Ended, HangUp, Numbered, Reader, Wording};
 use crate::stream::socket::Socket;
 
@@ -60,9 +61,8 @@ struct State {
     readers: Vec<Arc<Reader>>,
     /// Who is still being greeted.
     guests: usize,
-    /// The run that goes on, and what of it came so far.
-    run: Option<Arc<str>>,
-    before: Amount,
+    /// The runs that go on, and what of them came so far.
+    runs: HashMap<Arc<str>, Amount>,
     is_over: bool,
     served: u64,
     cut_off: u64,
@@ -201,14 +201,14 @@ impl Sinks {
 impl State {
     /// Notes a message as sent, and tells what of its run came before it.
     fn numbered(&mut self, item: Item) -> Numbered {
-        if self.run.as_ref() != Some(&item.run) {
-            self.run = Some(Arc::clone(&item.run));
-            self.before = Amount::default();
-        }
-        self.before.messages = item.seq;
-        let before = self.before;
+        let sent = self.runs.entry(Arc::clone(&item.run)).or_default();
+        sent.messages = item.seq;
+        let before = *sent;
         if let Some(samples) = item.samples {
-            self.before.samples = Some(before.samples.unwrap_or(0) + samples);
+            sent.samples = Some(before.samples.unwrap_or(0) + samples);
+        }
+        if item.class == Class::Ends {
+            self.runs.remove(&item.run);
         }
         (Arc::new(item), before)
     }
@@ -264,7 +264,8 @@ impl Hub {
             if state.is_over || greeted.is_err() {
                 None
             } else {
-                let reader = Arc::new(Reader::guest(name.clone(), self.options.buffer, state.run.is_some()));
+                let is_late = !state.runs.is_empty();
+                let reader = Arc::new(Reader::guest(name.clone(), self.options.buffer, is_late));
                 reader.connected();
                 state.readers.push(Arc::clone(&reader));
                 state.served += 1;

@@ -98,9 +98,11 @@ impl RunStream {
         }
         self.gaps += 1;
         let mut body = Loss { reason: LossReason::Gap.name().to_string(), ..Loss::default() };
-        if let Some((_, high)) = self.span_us {
-            body.start_usec = Some(high);
-            body.duration_usec = chunk.span_us.0.checked_sub(high);
+        // What is before the first part that is there has begun with the run.
+        let from = self.span_us.map_or(contents.header.facts.start_us, |(_, high)| high);
+        if self.span_us.is_some() || contents.scan.samples > 0 {
+            body.start_usec = Some(from);
+            body.duration_usec = chunk.span_us.0.checked_sub(from);
         }
         self.tell(None, Some(body), sink)
     }
@@ -148,6 +150,15 @@ impl RunStream {
         // What comes behind it is sound.
         error.fatal = false;
         self.tell(Some(error), Some(loss(LossReason::Corrupt, amount)), sink)
+    }
+
+    /// The recording broke off: what came after the last part is lost, however much it was.
+    pub fn broke_off(&mut self, error: &crate::error::Error) {
+        let loss = Loss {
+            start_usec: self.span_us.map(|(_, high)| high),
+            ..loss(LossReason::Truncated, LossAmount::default())
+        };
+        self.at_end.push((error_message("truncated", error, None), Some(loss)));
     }
 
     /// Ends the open batch and tells, behind it, of something that is missing.

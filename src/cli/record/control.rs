@@ -1,0 +1,169 @@
+//! The socket by which a recorder is told what to do: a line a command, a line of JSON an answer.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+use super::snapshot::failed;
+use crate::error::{Error, Result};
+use crate::protocol::parse_duration;
+
+/// Bytes of a command: room for a path.
+const LINE: u64 = 8 * 1024;
+/// Who may be connected at once.
+const CLIENTS: usize = 16;
+/// How long one may take to say a command.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A command, and who waits for the answer.
+pub(super) struct Request {
+    pub command: Command,
+    pub reply: Sender<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Snapshot { path: PathBuf, after: Duration },
+    Status,
+    Stop,
+}
+
+impl Command {
+    fn parse(line: &str) -> Result<Self, String> {
+        match line.trim_end_matches(['\r', '\n']) {
+            "status" => Ok(Command::Status),
+            "stop" => Ok(Command::Stop),
+            command => {
+                let unknown = || format!("'{command}' is none of: snapshot PATH [after 5s], status, stop");
+                let path = command.strip_prefix("snapshot ").ok_or_else(unknown)?;
+                let (path, after) = match path.rsplit_once(" after ") {
+                    Some((path, after)) => (path, parse_duration(after)?),
+                    None => (path, Duration::ZERO),
+                };
+                Ok(Command::Snapshot { path: PathBuf::from(path), after })
+            }
+        }
+    }
+}
+
+/// The path in an address: `unix:PATH`, or a path alone.
+pub(in crate::cli) fn path_of(address: &str) -> &Path {
+    Path::new(address.strip_prefix("unix:").unwrap_or(address))
+}
+
+/// A socket that is there as long as this is.
+pub(super) struct Control {
+    path: PathBuf,
+}
+
+impl Control {
+    /// Listens, and hands each command on to `ask`, which says whether somebody is there to obey.
+    ///
+    /// # Errors
+    ///
+    /// A socket that cannot be made, or at which another recorder listens.
+    pub fn listen(address: &str, ask: impl Fn(Request) -> bool + Send + Sync + 'static) -> Result<Self> {
+        let path = path_of(address).to_path_buf();
+        let named = |error: Error| error.within(&path.display().to_string());
+        let listener = bind(&path).map_err(named)?;
+        let ask = Arc::new(ask);
+        let clients = Arc::new(());
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { continue };
+                if Arc::strong_count(&clients) > CLIENTS {
+                    let _ = writeln!(&client, "{}", failed("too many are connected"));
+                    continue;
+                }
+                let (ask, counted) = (Arc::clone(&ask), Arc::clone(&clients));
+                std::thread::spawn(move || {
+                    // One who breaks off is gone.
+                    let _ = serve(&client, &*ask);
+                    drop(counted);
+                });
+            }
+        });
+        Ok(Control { path })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // It leads nowhere now.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Makes the socket in a folder that only its owner may enter, so that it is never open to others.
+fn bind(path: &Path) -> Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            return Err(Error::usage("somebody listens there already"));
+        }
+        Ok(found) => {
+            use std::os::unix::fs::FileTypeExt;
+            if !found.file_type().is_socket() {
+                return Err(Error::usage("there is something that is no socket"));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let aside = tempfile::Builder::new().prefix(".tj").rand_bytes(4).tempdir_in(folder)?;
+    let made = aside.path().join("s");
+    let listener = UnixListener::bind(&made)?;
+    fs::set_permissions(&made, PermissionsExt::from_mode(0o600))?;
+    fs::rename(&made, path)?;
+    Ok(listener)
+}
+
+fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(client);
+    loop {
+        let mut line = String::new();
+        if (&mut lines).take(LINE).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let told = match Command::parse(&line) {
+            Ok(command) => {
+                let (reply, answer) = mpsc::channel();
+                let gone = || failed("the recorder ends");
+                if ask(Request { command, reply }) {
+                    answer.recv().unwrap_or_else(|_| gone())
+                } else {
+                    gone()
+                }
+            }
+            Err(why) => failed(&why),
+        };
+        writeln!(&mut &*client, "{told}")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_apart_and_a_path_may_hold_blanks() {
+        let snapshot = |path: &str, seconds| Command::Snapshot {
+            path: PathBuf::from(path),
+            after: Duration::from_secs(seconds),
+        };
+        assert_eq!(Command::parse("status\n"), Ok(Command::Status));
+        assert_eq!(Command::parse("stop\r\n"), Ok(Command::Stop));
+        assert_eq!(Command::parse("snapshot /a b.bin\n"), Ok(snapshot("/a b.bin", 0)));
+        assert_eq!(Command::parse("snapshot /a after b.bin after 5s"), Ok(snapshot("/a after b.bin", 5)));
+        for line in ["", "snapshot", "snapshot /a after soon", "quit"] {
+            assert!(Command::parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! `record`: CPython's profiler, run with a collector of ours, into streams and profiles while it samples.
+
+mod control;
+mod packets;
+mod profiler;
+mod profiles;
+mod recording;
+mod ring;
+mod snapshot;
+mod stream;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::cli::Status;
+use crate::cli::args::{Record as Args, Schema};
+use crate::cli::follow::{Every, wall_us};
+use crate::cli::messages::Messages;
+use crate::cli::network::network;
+use crate::cli::outlet::{self, check_for_readers, has_readers};
+use crate::cli::{is_broken_pipe, signals};
+use crate::error::{Error, Result};
+use crate::protocol::MessageType;
+use crate::stream::{Network, Target};
+pub(super) use control::path_of;
+use control::{Command, Control, Request};
+use packets::{Packets, Profiler as Id, Said};
+use profiler::Profiler;
+use profiles::is_profile;
+use recording::Recording;
+use ring::Ring;
+use snapshot::{Snapshots, Wanted, failed, file_of};
+
+/// Messages that wait for the recorder; then the profiler waits.
+const WAITING: usize = 64;
+/// How long profilers may take to end before they are ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Where SIGUSR1 writes, unless said otherwise.
+const SNAPSHOT: &str = "tachyon-{}.bin";
+
+/// What the recorder wakes up for.
+enum Event {
+    Said(Id, Said),
+    /// Nobody is left at the pipe; bytes that were begun, and why nothing more is taken.
+    Closed(HashMap<Id, u64>, Option<Error>),
+    Stop,
+    Snapshot,
+    Asked(Request),
+}
+
+pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    let asked = profiler_args(&args.profiler)?;
+    if args.run_id == "auto" {
+        return Err(Error::usage(
+            "--run-id auto is made of a whole profile; a recording has random or your own",
+        ));
+    }
+    let network = network(&args.access, messages)?;
+    let targets = Targets::of(args, &network)?;
+    let (ring, earlier) = match args.ring {
+        Some(limits) => {
+            Ring::new(limits, args.ring_file.as_deref()).map(|(ring, earlier)| (Some(ring), earlier))?
+        }
+        None => (None, None),
+    };
+    if let (Some(earlier), Some(path)) = (earlier, &args.ring_file) {
+        messages.note(
+            &path.display().to_string(),
+            &format!("the ring that was there is now {}", earlier.display()),
+        );
+    }
+    let is_output_ours = targets.streams.iter().any(|target| matches!(target, Target::Standard));
+    let mut recording = Recording::new(args, messages, &network, &targets.streams, targets.profiles, ring)?;
+    // Nothing is lost yet if somebody doesn't want to wait any more.
+    recording.wait_for_readers()?;
+
+    let (sender, events) = mpsc::sync_channel(WAITING);
+    let (stop, usr1, asks) = (sender.clone(), sender.clone(), sender.clone());
+    // Whoever is gone needs nothing any more.
+    signals::on_stop(move |_| drop(stop.send(Event::Stop)))?;
+    signals::on_snapshot(move || drop(usr1.send(Event::Snapshot)))?;
+    let control = args.control.as_deref();
+    let control = control
+        .map(|address| Control::listen(address, move |request| asks.send(Event::Asked(request)).is_ok()));
+    let control = control.transpose()?;
+    let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, is_output_ours)?;
+    std::thread::spawn(move || listen(pipe, &sender));
+
+    let heartbeat = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
+    let recorder = Recorder {
+        args,
+        recording,
+        profiler,
+        snapshots: args.ring.map(|_| Snapshots::start(args, &network, *messages)),
+        heartbeat: heartbeat.map(|types| Every::new(types.heartbeat())),
+        later: Vec::new(),
+        taken: 0,
+        stopping: None,
+    };
+    let status = recorder.run(&events, messages);
+    drop(control);
+    status
+}
+
+/// What the profiler is asked for: `-m module` alone is `run -m module`.
+fn profiler_args(args: &[OsString]) -> Result<Vec<OsString>> {
+    let first = args.first().and_then(|first| first.to_str()).unwrap_or_default();
+    match first {
+        "run" | "attach" => Ok(args.to_vec()),
+        "-m" => Ok([OsString::from("run")].into_iter().chain(args.iter().cloned()).collect()),
+        _ => Err(Error::usage(format!("'{first}' behind --, where run, attach or -m should stand"))
+            .hint("tachyon-jsonl record -- run script.py, or -- run -m module, or -- attach PID")),
+    }
+}
+
+/// Where the recording goes. With a ring nothing goes anywhere until it is asked for.
+struct Targets {
+    streams: Vec<Target>,
+    profiles: Vec<PathBuf>,
+}
+
+impl Targets {
+    fn of(args: &Args, network: &Network) -> Result<Self> {
+        let mut targets = Targets { streams: Vec::new(), profiles: Vec::new() };
+        let all = if args.output.is_empty() && args.ring.is_some() {
+            Vec::new()
+        } else {
+            outlet::targets(&args.output, &[], network)?
+        };
+        for target in all {
+            match target {
+                Target::File(_) if args.ring.is_some() => {}
+                target if args.ring.is_some() => {
+                    return Err(Error::usage(format!("a snapshot is a file, not {}", target.name())));
+                }
+                Target::File(path) if is_profile(&path) => targets.profiles.push(path),
+                target => targets.streams.push(target),
+            }
+        }
+        if has_readers(&targets.streams, &args.live) {
+            check_for_readers(args.format, Schema::Own, args.stream_types.as_ref())?;
+        }
+        Ok(targets)
+    }
+}
+
+/// Hands on what the profilers say, until the last has closed the pipe.
+fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>) {
+    let mut packets = Packets::new(std::io::BufReader::with_capacity(64 * 1024, pipe));
+    let refused = loop {
+        match packets.next() {
+            Ok(Some((id, said))) => {
+                if events.send(Event::Said(id, said)).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    let _ = events.send(Event::Closed(packets.unfinished(), refused));
+}
+
+struct Recorder<'a> {
+    args: &'a Args,
+    recording: Recording<'a>,
+    profiler: Profiler,
+    snapshots: Option<Snapshots>,
+    heartbeat: Option<Every>,
+    /// Snapshots that are due later.
+    later: Vec<(Instant, Request)>,
+    /// Snapshots that SIGUSR1 has asked for.
+    taken: u64,
+    /// When profilers that were asked to end are ended.
+    stopping: Option<Instant>,
+}
+
+impl Recorder<'_> {
+    fn run(mut self, events: &Receiver<Event>, messages: &Messages) -> Result<Status> {
+        let closed = self.record(events);
+        if let Err(error) = closed {
+            // Whoever reads no more wants an end; anything else is no reason to end the program.
+            if is_broken_pipe(&error) {
+                self.profiler.stop(self.recording.open_profilers().into_iter());
+            }
+            return Err(error);
+        }
+        for (_, request) in std::mem::take(&mut self.later) {
+            self.obey(request)?;
+        }
+        let status = self.profiler.wait()?;
+        if let Some(snapshots) = self.snapshots.take() {
+            snapshots.finish();
+        }
+        if let Some(exit) = self.recording.exit.filter(|exit| *exit != 0 && self.stopping.is_none()) {
+            messages.note("record", &format!("the program ended {}", ended(exit)));
+        }
+        self.recording.finish(status)
+    }
+
+    /// Records until the profilers are gone.
+    fn record(&mut self, events: &Receiver<Event>) -> Result<()> {
+        loop {
+            match events.recv_timeout(self.wait()) {
+                Ok(Event::Said(id, said)) => self.recording.said(id, said)?,
+                Ok(Event::Closed(unfinished, refused)) => {
+                    return self.recording.broke_off(&unfinished, refused);
+                }
+                Ok(Event::Stop) => self.stop(),
+                Ok(Event::Snapshot) => self.snapshot_by_signal()?,
+                Ok(Event::Asked(request)) => self.asked(request)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            let now = Instant::now();
+            if self.stopping.is_some_and(|end| end <= now) {
+                self.profiler.kill(self.recording.open_profilers().into_iter());
+                self.stopping = Some(now + PATIENCE);
+            }
+            let due: Vec<_> = self.later.extract_if(.., |(due, _)| *due <= now).collect();
+            for (_, request) in due {
+                self.obey(request)?;
+            }
+            if self.heartbeat.as_mut().is_some_and(Every::is_due) {
+                self.recording.heartbeat(wall_us())?;
+            }
+        }
+    }
+
+    /// How long there is nothing to do, unless something comes.
+    fn wait(&self) -> Duration {
+        let now = Instant::now();
+        let dues = self.later.iter().map(|(due, _)| *due).chain(self.stopping);
+        let next = dues.map(|due| due.saturating_duration_since(now)).min();
+        let beat = self.heartbeat.as_ref().map(Every::left);
+        next.into_iter().chain(beat).min().unwrap_or(Duration::from_secs(3600))
+    }
+
+    /// Asks the profilers to end; the second time, ends them.
+    fn stop(&mut self) {
+        let profilers = self.recording.open_profilers().into_iter();
+        if self.stopping.is_some() {
+            self.profiler.kill(profilers);
+        } else {
+            self.profiler.stop(profilers);
+        }
+        self.stopping = Some(Instant::now() + PATIENCE);
+    }
+
+    fn snapshot_by_signal(&mut self) -> Result<()> {
+        let Some(ring) = &self.recording.ring else { return Ok(()) };
+        self.taken += 1;
+        let standard = [PathBuf::from(SNAPSHOT)];
+        let patterns = if self.args.output.is_empty() { &standard[..] } else { &self.args.output };
+        for pattern in patterns {
+            let wanted = Wanted { path: file_of(pattern, self.taken), held: ring.held()?, reply: None };
+            if let Some(snapshots) = &self.snapshots {
+                snapshots.want(wanted);
+            }
+        }
+        Ok(())
+    }
+
+    fn asked(&mut self, request: Request) -> Result<()> {
+        match &request.command {
+            Command::Snapshot { after, .. } if !after.is_zero() && self.recording.ring.is_some() => {
+                self.later.push((Instant::now() + *after, request));
+                Ok(())
+            }
+            _ => self.obey(request),
+        }
+    }
+
+    fn obey(&mut self, request: Request) -> Result<()> {
+        let Request { command, reply } = request;
+        let told = match command {
+            Command::Status => self.status(),
+            Command::Stop => {
+                self.stop();
+                json!({"ok": true}).to_string()
+            }
+            Command::Snapshot { path, .. } => match (&self.recording.ring, &self.snapshots) {
+                (Some(ring), Some(snapshots)) => {
+                    snapshots.want(Wanted { path, held: ring.held()?, reply: Some(reply) });
+                    return Ok(());
+                }
+                _ => failed("there is no ring: record --ring"),
+            },
+        };
+        // One who has gone needs no answer.
+        let _ = reply.send(told);
+        Ok(())
+    }
+
+    fn status(&self) -> String {
+        let run = |(id, pid, chunks, samples, is_over)| json!({"run_id": id, "pid": pid, "chunks": chunks, "samples": samples, "ended": is_over});
+        let runs: Vec<_> = self.recording.runs().map(run).collect();
+        let ring = self.recording.ring.as_ref().map(|ring| {
+            json!({
+                "chunks": ring.chunks(),
+                "bytes": ring.bytes(),
+                "limit_bytes": ring.limit(),
+                "duration_usec": ring.duration_us(),
+                "gone_chunks": ring.gone().chunks,
+                "gone_samples": ring.gone().samples,
+            })
+        });
+        json!({"ok": true, "runs": runs, "ring": ring}).to_string()
+    }
+}
+
+fn ended(exit: i32) -> String {
+    if exit < 0 { format!("by signal {}", -exit) } else { format!("with exit status {exit}") }
+}

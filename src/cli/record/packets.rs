@@ -1,0 +1,159 @@
+//! What profilers say through their pipe.
+//!
+//! Several processes write into one pipe, each message in packets that the system keeps whole: the process
+//! id as a u32, big-endian, then the length as another, whose highest bit is set in a message's last packet,
+//! then so many bytes. A message is a profile, or a JSON object.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read};
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::format::is_profile;
+use crate::limits::CHUNK_BYTES;
+
+/// Process id of a profiler.
+pub(super) type Profiler = u32;
+
+const LAST: u32 = 1 << 31;
+/// Bytes of a packet; the system keeps fewer together.
+const PACKET: usize = 64 * 1024;
+/// Processes that may have said a part of something.
+const PROFILERS: usize = 4096;
+
+/// A message of a profiler.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// A part of its run.
+    Profile(Vec<u8>),
+    /// Something about its run.
+    Fact(Fact),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum Fact {
+    /// It is about to sample.
+    Begin(Begin),
+    /// Its run is over, all of it handed over.
+    End,
+    /// The system does not let it sample.
+    Denied { detail: String },
+    /// It was asked for something that cannot be.
+    Refused { detail: String },
+    /// How the target ended: its exit status, or a signal's number below zero.
+    Exit { status: i32 },
+}
+
+/// What a profiler knows of its target.
+#[derive(Debug, Deserialize)]
+pub(super) struct Begin {
+    pub pid: u32,
+    /// Unix time, and the profiler's clock at the same instant.
+    pub wall_us: i64,
+    pub monotonic_us: u64,
+    pub host: Option<String>,
+    pub command: Option<String>,
+}
+
+/// Takes messages out of a pipe.
+pub(super) struct Packets<R> {
+    pipe: R,
+    parts: HashMap<Profiler, Vec<u8>>,
+}
+
+impl<R: Read> Packets<R> {
+    pub fn new(pipe: R) -> Self {
+        Packets { pipe, parts: HashMap::new() }
+    }
+
+    /// The next message; `None` once nobody holds the other end.
+    ///
+    /// # Errors
+    ///
+    /// What is no packet or no message, behind which nothing can be told apart.
+    pub fn next(&mut self) -> Result<Option<(Profiler, Said)>> {
+        loop {
+            let mut head = [0; 8];
+            if !self.fill(&mut head)? {
+                return Ok(None);
+            }
+            let [profiler, length] =
+                [0, 4].map(|at| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes")));
+            let size = (length & !LAST) as usize;
+            if size > PACKET || (self.parts.len() >= PROFILERS && !self.parts.contains_key(&profiler)) {
+                return Err(Error::profile("the profiler's pipe holds something else than its packets"));
+            }
+            let mut piece = vec![0; size];
+            if !self.fill(&mut piece)? {
+                return Ok(None);
+            }
+            let message = self.parts.entry(profiler).or_default();
+            message.append(&mut piece);
+            if message.len() as u64 > CHUNK_BYTES {
+                return Err(Error::profile("the profiler hands over a profile without end"));
+            }
+            if length & LAST != 0 {
+                let message = self.parts.remove(&profiler).unwrap_or_default();
+                return Ok(Some((profiler, said(message)?)));
+            }
+        }
+    }
+
+    /// Bytes of messages that were never finished.
+    pub fn unfinished(self) -> HashMap<Profiler, u64> {
+        self.parts.into_iter().map(|(profiler, part)| (profiler, part.len() as u64)).collect()
+    }
+
+    /// Whether there was so much.
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        match self.pipe.read_exact(buffer) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(io::Error::into(error)),
+        }
+    }
+}
+
+fn said(message: Vec<u8>) -> Result<Said> {
+    if is_profile(&message) {
+        return Ok(Said::Profile(message));
+    }
+    let fact = serde_json::from_slice(&message);
+    fact.map(Said::Fact)
+        .map_err(|error| Error::profile(format!("the profiler says what nobody knows: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(profiler: u32, piece: &[u8], is_last: bool) -> Vec<u8> {
+        let length = piece.len() as u32 | if is_last { LAST } else { 0 };
+        [&profiler.to_be_bytes(), &length.to_be_bytes(), piece].concat()
+    }
+
+    #[test]
+    fn messages_of_several_profilers_come_apart_and_unfinished_ones_are_counted() {
+        let bytes = [
+            packet(7, b"{\"type\":", false),
+            packet(8, b"{\"type\":\"end\"}", true),
+            packet(7, b"\"exit\",\"status\":-9}", true),
+            packet(8, b"HCAT", false),
+        ];
+        let mut packets = Packets::new(io::Cursor::new(bytes.concat()));
+        let mut next = || packets.next().expect("sound");
+        assert!(matches!(next(), Some((8, Said::Fact(Fact::End)))));
+        assert!(matches!(next(), Some((7, Said::Fact(Fact::Exit { status: -9 })))));
+        assert!(next().is_none());
+        assert_eq!(packets.unfinished(), HashMap::from([(8, 4)]));
+    }
+
+    #[test]
+    fn what_is_no_packet_is_refused_before_it_takes_memory() {
+        for bytes in [packet(1, b"noise", true), [[0xff; 8]; 2].concat(), packet(1, b"{}", true)] {
+            assert!(Packets::new(&bytes[..]).next().is_err());
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The runs of a recording, one a process, from the parts that its profiler hands over.
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::packets::{Begin, Fact, Profiler, Said};
+use super::profiles::Profiles;
+use super::ring::{Kept, Ring};
+use super::stream::Stream;
+use crate::cli::Status;
+use crate::cli::args::Record as Args;
+use crate::cli::messages::Messages;
+use crate::cli::runs::random_id;
+use crate::convert::{RunStream, StreamOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{ChunkInfo, Framing, Lost, Profile};
+use crate::stream::{Network, Target};
+
+/// Characters of a command line that become a label.
+const COMMAND: usize = 1024;
+
+pub(super) struct Recording<'a> {
+    args: &'a Args,
+    messages: &'a Messages,
+    run_id: String,
+    /// Of the process that was asked for.
+    first: Option<Profiler>,
+    runs: BTreeMap<Profiler, Run>,
+    stream: Stream,
+    profile_paths: Vec<PathBuf>,
+    /// Those of the first process, until it begins.
+    profiles: Option<Profiles>,
+    pub ring: Option<Ring>,
+    status: Status,
+    /// Why there may be nothing.
+    pub failure: Option<Error>,
+    /// How the target ended, where it ended by itself.
+    pub exit: Option<i32>,
+    pub chunks: u64,
+    pub samples: u64,
+}
+
+/// A process that is profiled.
+struct Run {
+    id: String,
+    pid: u32,
+    labels: BTreeMap<String, String>,
+    /// The profiler's clock, and Unix time at the same instant.
+    wall: (u64, i64),
+    index: u64,
+    samples: u64,
+    /// Once its first part is there.
+    stream: Option<RunStream>,
+    profiles: Option<Profiles>,
+    is_over: bool,
+}
+
+impl<'a> Recording<'a> {
+    /// Opens the targets.
+    ///
+    /// # Errors
+    ///
+    /// A target that cannot be opened, and options that cannot be.
+    pub fn new(
+        args: &'a Args,
+        messages: &'a Messages,
+        network: &Network,
+        streams: &[Target],
+        profile_paths: Vec<PathBuf>,
+        ring: Option<Ring>,
+    ) -> Result<Self> {
+        let run_id = match args.run_id.as_str() {
+            "random" => URL_SAFE_NO_PAD.encode(random_id()?),
+            id => id.to_string(),
+        };
+        // Told before anything is started.
+        stream_options(args, &run_id)?;
+        Ok(Recording {
+            args,
+            messages,
+            run_id,
+            first: None,
+            runs: BTreeMap::new(),
+            profiles: Some(Profiles::open(&profile_paths, None)?),
+            stream: Stream::open(streams, args, network, messages, profile_paths.is_empty())?,
+            profile_paths,
+            ring,
+            status: Status::Done,
+            failure: None,
+            exit: None,
+            chunks: 0,
+            samples: 0,
+        })
+    }
+
+    /// Waits for as many readers as were asked for.
+    ///
+    /// # Errors
+    ///
+    /// An address that nobody answers at.
+    pub fn wait_for_readers(&mut self) -> Result<()> {
+        self.stream.wait_for_readers()
+    }
+
+    /// Profilers whose runs are not over.
+    pub fn open_profilers(&self) -> Vec<Profiler> {
+        self.runs.iter().filter(|(_, run)| !run.is_over).map(|(profiler, _)| *profiler).collect()
+    }
+
+    /// The runs: id, process, chunks, samples, whether it is over.
+    pub fn runs(&self) -> impl Iterator<Item = (&str, u32, u64, u64, bool)> {
+        self.runs.values().map(|run| (run.id.as_str(), run.pid, run.index, run.samples, run.is_over))
+    }
+
+    /// Takes what a profiler says.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written.
+    pub fn said(&mut self, profiler: Profiler, said: Said) -> Result<()> {
+        match said {
+            Said::Fact(Fact::Begin(begin)) => self.begin(profiler, begin),
+            Said::Profile(bytes) => self.part(profiler, bytes),
+            Said::Fact(Fact::End) => self.end(profiler, None),
+            Said::Fact(Fact::Exit { status }) => {
+                self.exit = Some(status);
+                Ok(())
+            }
+            Said::Fact(Fact::Denied { detail }) => {
+                let error = std::io::Error::new(std::io::ErrorKind::PermissionDenied, detail);
+                self.denied(profiler, Error::from(error).hint(TRACING))
+            }
+            Said::Fact(Fact::Refused { detail }) => self.denied(profiler, Error::usage(detail)),
+        }
+    }
+
+    /// A profiler could not begin: of the first one that is the recording's failure. Others may have come too
+    /// late for a process that is gone.
+    fn denied(&mut self, profiler: Profiler, error: Error) -> Result<()> {
+        let is_first = self.first.is_none_or(|first| first == profiler);
+        if let Some(run) = self.runs.get_mut(&profiler) {
+            run.is_over = true;
+        }
+        if is_first {
+            self.failure = Some(error);
+        } else {
+            self.messages.warning("record", &format!("a process is left out: {error}"));
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, error: &Error) {
+        self.messages.error(error);
+        self.status = Status::Partial;
+    }
+
+    fn begin(&mut self, profiler: Profiler, begin: Begin) -> Result<()> {
+        let is_first = *self.first.get_or_insert(profiler) == profiler;
+        let pid = begin.pid;
+        // Another process cannot have the place of one that goes on.
+        self.end(profiler, Some(0))?;
+        let mut labels = BTreeMap::from([("pid".to_string(), pid.to_string())]);
+        labels.extend(begin.host.map(|host| ("host".to_string(), host)));
+        labels.extend(begin.command.map(|command| ("command".to_string(), shortened(&command))));
+        labels.extend(self.args.label.iter().cloned());
+        let profiles = match self.profiles.take() {
+            Some(profiles) if is_first => profiles,
+            first => {
+                self.profiles = first;
+                Profiles::open(&self.profile_paths, Some(pid))?
+            }
+        };
+        let id = if is_first { self.run_id.clone() } else { child_id(&self.run_id, pid) };
+        let run = Run {
+            id,
+            pid,
+            labels,
+            wall: (begin.monotonic_us, begin.wall_us),
+            index: 0,
+            samples: 0,
+            stream: None,
+            profiles: Some(profiles),
+            is_over: false,
+        };
+        self.runs.insert(profiler, run);
+        Ok(())
+    }
+
+    fn part(&mut self, profiler: Profiler, bytes: Vec<u8>) -> Result<()> {
+        let Some(run) = self.runs.get_mut(&profiler) else {
+            self.fault(&Error::profile("a part of a run that never began"));
+            return Ok(());
+        };
+        let size = bytes.len() as u64;
+        let opened = Profile::open(Cursor::new(bytes));
+        let opened = opened.and_then(|profile| match profile.contents().faults.first() {
+            Some(fault) => Err(fault.error.again()),
+            None => Ok(profile),
+        });
+        let profile = match opened {
+            Ok(profile) => profile,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(error) => {
+                run.index += 1;
+                let lost = Lost { at: 0, bytes: size, samples: None, is_tail: false, error };
+                if let Some(stream) = &mut run.stream {
+                    self.stream.write(|written| stream.lost(&lost, written))?;
+                }
+                self.fault(&lost.to_error());
+                return Ok(());
+            }
+        };
+        let samples = profile.contents().scan.samples;
+        let span_us = profile.contents().scan.span_us;
+        let wall_us = span_us.and_then(|(low, _)| {
+            let since = i128::from(low) - i128::from(run.wall.0);
+            i64::try_from(i128::from(run.wall.1) + since).ok()
+        });
+        let info = ChunkInfo {
+            run_id: run.id.clone(),
+            index: run.index,
+            span_us: span_us.unwrap_or_default(),
+            wall_us,
+            labels: run.labels.clone(),
+        };
+        run.index += 1;
+        run.samples += samples;
+        self.chunks += 1;
+        self.samples += samples;
+        if !self.profile_paths.is_empty() || self.ring.is_some() {
+            let chunk = profile.to_chunk(&info)?;
+            if let Some(profiles) = &mut run.profiles {
+                profiles.chunk(&chunk)?;
+            }
+            if let Some(ring) = &mut self.ring {
+                ring.push(Kept::new(&info, samples), chunk)?;
+            }
+        }
+        if self.stream.is_wanted() {
+            let stream = match &mut run.stream {
+                Some(stream) => stream,
+                None => {
+                    let options = stream_options(self.args, &run.id)?.live();
+                    run.stream.insert(RunStream::new(Framing::Chunks, options))
+                }
+            };
+            self.stream.write(|written| stream.profile(&mut profile.of_run(info), written))?;
+        }
+        Ok(())
+    }
+
+    /// A run is over: all of it is there, or it broke off with so many bytes of a part.
+    fn end(&mut self, profiler: Profiler, broken: Option<u64>) -> Result<()> {
+        let Some(run) = self.runs.get_mut(&profiler).filter(|run| !run.is_over) else { return Ok(()) };
+        run.is_over = true;
+        let mut error = None;
+        if let Some(bytes) = broken {
+            let begun = if bytes > 0 { format!(", {bytes} bytes of a part") } else { String::new() };
+            let fault = format!(
+                "the profiler of process {} ended before it had handed over all: what came after its last part is lost{begun}",
+                run.pid
+            );
+            error = Some(Error::profile(fault));
+        }
+        if let Some(mut stream) = run.stream.take() {
+            if let Some(error) = &error {
+                stream.broke_off(error);
+            }
+            self.stream.write(|written| stream.finish(written).map(drop))?;
+        }
+        // Without a chunk, what was in its place stays.
+        if let Some(profiles) = run.profiles.take().filter(|_| run.index > 0) {
+            profiles.commit()?;
+        }
+        if let Some(error) = error {
+            self.fault(&error);
+        }
+        Ok(())
+    }
+
+    /// Says in every stream that it goes on, at this Unix time in microseconds.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written.
+    pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
+        for stream in self.runs.values_mut().filter_map(|run| run.stream.as_mut()) {
+            self.stream.write(|written| stream.heartbeat(wall_us, written))?;
+        }
+        Ok(())
+    }
+
+    /// The profilers are gone, some of them in the middle of something; `refused` is why nothing can be
+    /// taken any more.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written.
+    pub fn broke_off(
+        &mut self,
+        unfinished: &std::collections::HashMap<Profiler, u64>,
+        refused: Option<Error>,
+    ) -> Result<()> {
+        if let Some(error) = refused {
+            self.fault(&error);
+        }
+        for profiler in self.open_profilers() {
+            // Of one that was refused nothing is lost.
+            let bytes = unfinished.get(&profiler).copied().unwrap_or(0);
+            self.end(profiler, Some(bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    ///
+    /// A recording in which there is nothing, and what cannot be written.
+    pub fn finish(self, status: ExitStatus) -> Result<Status> {
+        if self.chunks == 0 {
+            // It has told its help.
+            let is_done = self.first.is_none() && status.success();
+            return match self.failure {
+                Some(failure) => Err(failure),
+                None if is_done => Ok(Status::Done),
+                None => Err(nothing(status)),
+            };
+        }
+        let mut status = self.status;
+        if let Some(failure) = &self.failure {
+            self.messages.error(failure);
+            status = Status::Partial;
+        }
+        if self.samples == 0 {
+            self.messages.warning("record", "no samples: the program ended too soon");
+        }
+        let delivered = self.stream.commit()?;
+        Ok(if delivered == Status::Done { status } else { delivered })
+    }
+}
+
+/// Why a recording in which there is nothing has nothing.
+fn nothing(status: ExitStatus) -> Error {
+    match status.code() {
+        Some(2) => Error::usage("CPython's profiler refuses what stands behind --"),
+        _ => {
+            let fault = format!("the profiler ended before its first batch ({status})");
+            Error::from(std::io::Error::other(fault))
+        }
+    }
+}
+
+const TRACING: &str = if cfg!(target_os = "macos") {
+    "the profiler reads the memory of the program, for which macOS wants root: sudo -E"
+} else {
+    "the profiler reads the memory of the program: it needs root, CAP_SYS_PTRACE (docker run --cap-add=SYS_PTRACE), or kernel.yama.ptrace_scope=0 and the same user"
+};
+
+/// The id of another process's run.
+fn child_id(id: &str, pid: u32) -> String {
+    let ending = format!("-{pid}");
+    let room = 64 - ending.len();
+    format!("{}{ending}", &id[..id.len().min(room)])
+}
+
+fn shortened(command: &str) -> String {
+    if command.chars().count() <= COMMAND {
+        return command.to_string();
+    }
+    command.chars().take(COMMAND - 1).chain(['…']).collect()
+}
+
+/// Of the run of this id.
+pub(super) fn stream_options(args: &Args, run_id: &str) -> Result<StreamOptions> {
+    let mut options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
+    if let Some(types) = &args.stream_types {
+        options = options.types(types.clone());
+    }
+    Ok(options)
+}

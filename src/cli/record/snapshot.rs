@@ -1,0 +1,148 @@
+//! Writes what a ring holds: one snapshot after the other, beside the recording.
+
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use super::profiles::is_profile;
+use super::recording::stream_options;
+use super::ring::Held;
+use super::stream::Stream;
+use crate::cli::args::Record as Args;
+use crate::cli::messages::Messages;
+use crate::convert::RunStream;
+use crate::error::{Error, Result};
+use crate::format::{Framing, Profile};
+use crate::stream::{Network, Target};
+
+/// A snapshot that was asked for.
+pub(super) struct Wanted {
+    pub path: PathBuf,
+    pub held: Held,
+    /// Who waits for the answer.
+    pub reply: Option<Sender<String>>,
+}
+
+/// The thread that writes snapshots.
+pub(super) struct Snapshots {
+    queue: Sender<Wanted>,
+    thread: JoinHandle<()>,
+}
+
+impl Snapshots {
+    pub fn start(args: &Args, network: &Network, messages: Messages) -> Self {
+        let (queue, wanted) = mpsc::channel::<Wanted>();
+        let (args, network) = (args.clone(), network.clone());
+        let thread = std::thread::spawn(move || {
+            for Wanted { path, held, reply } in wanted {
+                let told = answer(&args, &network, messages, &path, &held);
+                // One who has gone needs no answer.
+                let _ = reply.map(|reply| reply.send(told));
+            }
+        });
+        Snapshots { queue, thread }
+    }
+
+    /// Has a snapshot written behind those that were asked for before.
+    pub fn want(&self, wanted: Wanted) {
+        // The thread ends behind the queue.
+        let _ = self.queue.send(wanted);
+    }
+
+    /// Waits until all are written.
+    pub fn finish(self) {
+        drop(self.queue);
+        let _ = self.thread.join();
+    }
+}
+
+/// Writes a snapshot and tells how it went.
+fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held: &Held) -> String {
+    let samples: u64 = held.chunks.iter().map(|(kept, _)| kept.samples).sum();
+    let low = held.chunks.iter().map(|(kept, _)| kept.span_us.0).min();
+    let high = held.chunks.iter().map(|(kept, _)| kept.span_us.1).max();
+    let name = path.display().to_string();
+    match write(args, network, &messages, path, held) {
+        Ok(()) => {
+            let gone = held.gone;
+            messages.note(
+                &name,
+                &format!(
+                    "{samples} samples in {} chunks; {} samples in {} chunks had gone before",
+                    held.chunks.len(),
+                    gone.samples,
+                    gone.chunks
+                ),
+            );
+            json!({
+                "ok": true,
+                "path": name,
+                "chunks": held.chunks.len(),
+                "samples": samples,
+                "start_usec": low,
+                "duration_usec": high.zip(low).map(|(high, low)| high - low),
+                "gone_chunks": gone.chunks,
+                "gone_samples": gone.samples,
+            })
+            .to_string()
+        }
+        Err(error) => {
+            messages.error(&error);
+            failed(&error.to_string())
+        }
+    }
+}
+
+/// The answer to what cannot be done.
+pub(super) fn failed(why: &str) -> String {
+    json!({"ok": false, "error": why}).to_string()
+}
+
+fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held: &Held) -> Result<()> {
+    let target = Target::File(path.to_path_buf());
+    let named = |error: Error| error.within(&target.name());
+    if held.chunks.is_empty() {
+        return Err(named(Error::profile("the ring holds no chunk yet")));
+    }
+    if is_profile(path) {
+        let mut output = target.open().map_err(named)?;
+        for (_, chunk) in &held.chunks {
+            output.write_all(chunk).map_err(|error| named(error.into()))?;
+        }
+        return output.commit().map_err(named);
+    }
+    let targets = std::slice::from_ref(&target);
+    let mut snapshot = Stream::open(targets, args, network, messages, true)?;
+    for run in held.chunks.chunk_by(|(a, _), (b, _)| a.run_id == b.run_id) {
+        let mut stream = RunStream::new(Framing::Chunks, stream_options(args, &run[0].0.run_id)?);
+        for (_, chunk) in run {
+            let mut profile = Profile::open(Cursor::new(chunk.as_slice()))?;
+            snapshot.write_hidden(|written| stream.profile(&mut profile, written))?;
+        }
+        snapshot.write_hidden(|written| stream.finish(written).map(drop))?;
+    }
+    snapshot.commit().map(drop)
+}
+
+/// The file of the snapshot of this number, by the pattern: `{}` in it becomes time and number, which
+/// otherwise stand before the ending.
+pub(super) fn file_of(pattern: &Path, number: u64) -> PathBuf {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let whole = UNIX_EPOCH + std::time::Duration::from_secs(since.as_secs());
+    let time = humantime::format_rfc3339_seconds(whole).to_string().replace(['-', ':'], "");
+    let mark = format!("{time}-{number}");
+    let name = pattern.file_name().unwrap_or_default().to_string_lossy();
+    let marked = if name.contains("{}") {
+        name.replace("{}", &mark)
+    } else {
+        match name.split_once('.') {
+            Some((stem, ending)) if !stem.is_empty() => format!("{stem}-{mark}.{ending}"),
+            _ => format!("{name}-{mark}"),
+        }
+    };
+    pattern.with_file_name(marked)
+}

@@ -1,0 +1,55 @@
+//! `snapshot`: has a recorder write its ring.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::cli::Status;
+use crate::cli::args::Snapshot as Args;
+use crate::cli::messages::Messages;
+use crate::cli::record::path_of;
+use crate::error::{Error, Result};
+
+/// What the recorder answers.
+#[derive(Deserialize)]
+struct Answer {
+    ok: bool,
+    error: Option<String>,
+    #[serde(default)]
+    chunks: u64,
+    #[serde(default)]
+    samples: u64,
+    #[serde(default)]
+    gone_samples: u64,
+}
+
+pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    if args.output == Path::new("-") {
+        return Err(Error::usage("a snapshot is a file, not standard output"));
+    }
+    // The recorder may stand in another folder.
+    let path = std::path::absolute(&args.output)?;
+    let name = args.output.display().to_string();
+    let Some(path) = path.to_str().filter(|path| !path.contains(['\n', '\r'])) else {
+        return Err(Error::usage("the path cannot be said in a line of UTF-8").within(&name));
+    };
+    let after = args.after.map_or(String::new(), |after| format!(" after {}ms", after.as_millis()));
+    let socket = path_of(&args.control);
+    let named = |error: std::io::Error| Error::from(error).within(&socket.display().to_string());
+    let mut recorder = UnixStream::connect(socket).map_err(named)?;
+    writeln!(recorder, "snapshot {path}{after}").map_err(named)?;
+    let mut line = String::new();
+    BufReader::new(recorder).read_line(&mut line).map_err(named)?;
+    let answer: Answer = serde_json::from_str(&line)
+        .map_err(|_| named(std::io::Error::other("the recorder ended without an answer")))?;
+    if !answer.ok {
+        let why = answer.error.unwrap_or_default();
+        return Err(named(std::io::Error::other(why)));
+    }
+    let (samples, chunks) = (answer.samples, answer.chunks);
+    let gone = answer.gone_samples;
+    messages.note(&name, &format!("{samples} samples in {chunks} chunks; {gone} samples had gone before"));
+    Ok(Status::Done)
+}
