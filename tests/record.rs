@@ -168,7 +168,7 @@ fn raw(messages: &[Value]) -> Vec<Value> {
     of_type(messages, "raw").iter().map(bare).collect()
 }
 
-fn path_in<'a>(folder: &'a tempfile::TempDir, name: &str) -> (PathBuf, String) {
+fn path_in(folder: &tempfile::TempDir, name: &str) -> (PathBuf, String) {
     let path = folder.path().join(name);
     let text = path.to_str().expect("UTF-8").to_string();
     (path, text)
