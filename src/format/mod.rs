@@ -22,6 +22,7 @@ mod scan;
 mod sequence;
 mod stats;
 mod tables;
+mod threads;
 mod unpack;
 mod varint;
 mod writer;

@@ -12,7 +12,8 @@ use crate::format::header::{
 };
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
-use crate::format::scan::{Late, Region, Scan, ThreadIndex};
+use crate::format::scan::{Late, Region, Scan};
+use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
 use crate::format::{identify, stats, tables};
 use crate::limits::TABLE_BYTES;

@@ -5,7 +5,8 @@ use std::collections::BinaryHeap;
 
 use crate::error::Result;
 use crate::format::record::{Body, RecordReader};
-use crate::format::scan::{BLOCK, Late, Scan, ThreadIndex};
+use crate::format::scan::{BLOCK, Late, Scan};
+use crate::format::threads::ThreadIndex;
 use crate::format::varint;
 use crate::limits::WAITING_SAMPLES;
 use crate::model::{Lanes, StackChange, ThreadKey};
