@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Save what is whole of a torn or damaged profile
     Recover(Recover),
     /// Profile a program with CPython 3.15, live: a stream or a profile while it runs
-    Record(Record),
+    Record(Box<Record>),
     /// Have a recorder's ring written
     Snapshot(Snapshot),
     /// Print the JSON Schema of the stream
