@@ -631,7 +631,12 @@ fn a_ring_is_bounded_in_bytes_and_survives_its_recorder_in_a_file() {
         assert_eq!(fs::read(recovered).expect("readable"), fs::read(snapshot).expect("readable"));
         let looked = run(&["from-bin", &name], b"");
         assert!(looked.code == 1 && looked.stderr.contains("ring file of a recorder"), "{}", looked.stderr);
-        // A recorder that comes after it does not write over what is left.
+        // Recorders that come after it do not write over what is left.
+        let nowhere =
+            ["record", "--python", "/nowhere", "--ring", size, "--ring-file", &name, "--", "run", "x"];
+        let ran = run(&nowhere, b"");
+        assert!(ran.code == 1 && fs::metadata(format!("{name}.old")).is_err(), "{}", ran.stderr);
+        assert_ne!(record(&["--ring", size, "--ring-file", &name], "refused:it").0, 0);
         let (code, _, said) = record(&["--ring", size, "--ring-file", &name], "begin part:0 end");
         assert_eq!(code, 0, "{said}");
         assert_eq!(run(&["recover", &format!("{name}.old"), "-o", &recovered_name], b"").code, 0);

@@ -62,6 +62,8 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     }
     let network = network(&args.access, messages)?;
     let targets = Targets::of(args, &network)?;
+    // Before anything that is there has to make room.
+    profiler::check(&args.python)?;
     let (ring, earlier) = match args.ring {
         Some(limits) => {
             Ring::new(limits, args.ring_file.as_deref()).map(|(ring, earlier)| (Some(ring), earlier))?

@@ -31,19 +31,17 @@ pub(super) struct Profiler {
 }
 
 impl Profiler {
-    /// Checks the interpreter and has it begin. With `is_output_ours` the target's standard output goes to
-    /// standard error.
+    /// Has the interpreter begin. With `is_output_ours` the target's standard output goes to standard error.
     ///
     /// # Errors
     ///
-    /// An interpreter that is not there or is not CPython 3.15.
+    /// An interpreter that does not start.
     pub fn start(
         python: &Path,
         flush: Flush,
         args: &[OsString],
         is_output_ours: bool,
     ) -> Result<(Self, PipeReader)> {
-        check(python)?;
         let (reader, writer) = io::pipe()?;
         // It is for this one child. Nothing else is started before it is closed here.
         fcntl_setfd(&writer, FdFlags::empty()).map_err(io::Error::from)?;
@@ -96,7 +94,12 @@ fn name(python: &Path) -> String {
     python.display().to_string()
 }
 
-fn check(python: &Path) -> Result<()> {
+/// Checks the interpreter.
+///
+/// # Errors
+///
+/// One that is not there or is not CPython 3.15.
+pub(super) fn check(python: &Path) -> Result<()> {
     let named = |error: Error| error.within(&name(python));
     let output = Command::new(python).args(["-c", PROBE]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {

@@ -200,17 +200,29 @@ impl Ring {
     }
 }
 
+/// Whether nothing but zeros is left in a file: then there is no chunk to keep.
+fn is_empty(mut file: File) -> io::Result<bool> {
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(true),
+            got if piece[..got].iter().any(|byte| *byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
 impl RingFile {
     fn create(path: &Path, size: u64) -> Result<(Self, Option<PathBuf>)> {
         let mut earlier = None;
         match File::open(path) {
-            Ok(found) => {
+            Ok(mut found) => {
                 let mut start = Vec::new();
-                found.take(RING_START).read_to_end(&mut start)?;
+                (&mut found).take(RING_START).read_to_end(&mut start)?;
                 if !is_ring(&start) && !start.is_empty() {
                     return Err(Error::usage("there is a file that is no ring, and it is not written over"));
                 }
-                if !start.is_empty() {
+                if !is_empty(found)? {
                     // It may be all that is left of a recorder that was killed.
                     let mut name = path.as_os_str().to_os_string();
                     name.push(".old");
