@@ -320,3 +320,27 @@ fn no_change_of_a_byte_makes_a_panic() {
         }
     }
 }
+
+#[test]
+fn any_number_of_threads_gives_the_same_bytes() {
+    let plain = data("cpython/idle_10k_none.bin");
+    let expected = stream_of(&plain, &["--threads", "1"]);
+    let packed = to_bin_packed(&expected, "1");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("packed.bin");
+    std::fs::write(&path, &packed).expect("written");
+    for threads in ["2", "3", "64"] {
+        assert!(stream_of(&plain, &["--threads", threads]) == expected, "{threads} threads, plain");
+        assert!(to_bin_packed(&expected, threads) == packed, "{threads} threads, packing");
+        assert!(stream_of(&path, &["--threads", threads]) == expected, "{threads} threads, packed");
+    }
+    assert_eq!(run(&["from-bin", "--threads", "0"], b"").code, 2);
+}
+
+/// Weakly packed, so that there is enough of it for a thread of its own.
+fn to_bin_packed(stream: &[u8], threads: &str) -> Vec<u8> {
+    let ran = run(&["to-bin", "--compression", "zstd:1", "--threads", threads], stream);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.len() > 40_000, "{} bytes", ran.stdout.len());
+    ran.stdout
+}

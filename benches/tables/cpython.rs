@@ -78,7 +78,8 @@ fn no_op(python: &[OsString], kind: Kind, setting: &Setting) -> Result<f64> {
 
 fn export(python: &[OsString], kind: Kind, format: &str, setting: &Setting) -> Result<f64> {
     let profiles = generate::profiles(kind, EXPORTED, &setting.folder)?;
-    let words = ["-m", "profiling.sampling", "replay", format, "-o", "/dev/null"].map(OsString::from);
-    let command = [python, &words[..], &[profiles.plain.into()]].concat();
+    let out = setting.folder.join("exported");
+    let words = ["-m", "profiling.sampling", "replay", format, "-o"].map(OsString::from);
+    let command = [python, &words[..], &[out.into(), profiles.plain.into()]].concat();
     Ok(speed(EXPORTED, measure::run(&command, &setting.folder)?.seconds))
 }

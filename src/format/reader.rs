@@ -21,7 +21,7 @@ use crate::model::{Statistics, Tables};
 
 pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Packed bytes that are unpacked on a thread of their own; fewer are through before it is there.
-const WORTH_A_THREAD: u64 = 128 * 1024;
+const WORTH_A_THREAD: u64 = 32 * 1024;
 const COPY: usize = 256 * 1024;
 /// Bytes at the end of a profile in which its blocks are looked for.
 const OUTLINE_TAIL: u64 = 64 * 1024;
