@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::stream::{Network, Notice, Token};
 
 /// Holds the token, where neither option is given.
-const VARIABLE: &str = "TACHYON_JSONL_TOKEN";
+pub(super) const TOKEN_VARIABLE: &str = "TACHYON_JSONL_TOKEN";
 
 /// What the arguments and the environment say.
 ///
@@ -25,11 +25,11 @@ pub(super) fn network(access: &Access, messages: &Messages) -> Result<Network> {
             let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(&name))?;
             Some(Token::new(&text).map_err(|error| error.within(&name))?)
         }
-        (None, None) => match env::var(VARIABLE) {
+        (None, None) => match env::var(TOKEN_VARIABLE) {
             Ok(text) if text.is_empty() => None,
-            Ok(text) => Some(Token::new(&text).map_err(|error| error.within(VARIABLE))?),
+            Ok(text) => Some(Token::new(&text).map_err(|error| error.within(TOKEN_VARIABLE))?),
             Err(env::VarError::NotPresent) => None,
-            Err(env::VarError::NotUnicode(_)) => return Err(Error::usage("no text").within(VARIABLE)),
+            Err(env::VarError::NotUnicode(_)) => return Err(Error::usage("no text").within(TOKEN_VARIABLE)),
         },
     };
     let messages = *messages;

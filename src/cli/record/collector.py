@@ -8,12 +8,16 @@ number) the samples of a profile. Messages go through the pipe in packets so sma
 processes don't mix (schema: packets.rs). A message is a profile, or one JSON object.
 """
 
+import signal
+
+# Until there is something to hand over, who interrupts ends this without a word.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import fcntl
 import json
 import os
 import select
 import shlex
-import signal
 import struct
 import subprocess
 import sys
@@ -264,7 +268,8 @@ def sample(pid, collector, **options):
         raise
     except SystemExit as error:
         # The process has ended, or is no CPython of this version.
-        refuse(str(error))
+        RECORDER.tell("unreadable", detail=str(error))
+        sys.exit(1)
     except Exception:
         # What was sampled before is sound.
         collector._hand_over()

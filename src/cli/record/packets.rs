@@ -40,6 +40,8 @@ pub(super) enum Fact {
     End,
     /// The system does not let it sample.
     Denied { detail: String },
+    /// The process cannot be read: it has ended, or is none of this CPython.
+    Unreadable { detail: String },
     /// It was asked for something that cannot be.
     Refused { detail: String },
     /// How the target ended: its exit status, or a signal's number below zero.

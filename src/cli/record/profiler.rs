@@ -10,6 +10,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::packets::Profiler as Id;
+use crate::cli::network::TOKEN_VARIABLE;
 use crate::convert::Flush;
 use crate::error::{Error, Result};
 
@@ -54,6 +55,8 @@ impl Profiler {
             flush.samples.unwrap_or(0).to_string(),
         ]);
         command.args(args);
+        // The readers' secret is none of the program's business.
+        command.env_remove(TOKEN_VARIABLE);
         if is_output_ours {
             command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
@@ -19,10 +20,13 @@ use crate::cli::runs::random_id;
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChunkInfo, Framing, Lost, Profile};
+use crate::model::Statistics;
 use crate::stream::{Network, Target};
 
 /// Characters of a command line that become a label.
 const COMMAND: usize = 1024;
+/// Percentage of samples from which on it is said that they were missed.
+const MISSED: f64 = 10.0;
 
 pub(super) struct Recording<'a> {
     args: &'a Args,
@@ -54,6 +58,8 @@ struct Run {
     wall: (u64, i64),
     index: u64,
     samples: u64,
+    /// What the profiler says of itself in the last part that came.
+    statistics: Option<Statistics>,
     /// Once its first part is there.
     stream: Option<RunStream>,
     profiles: Option<Profiles>,
@@ -135,6 +141,10 @@ impl<'a> Recording<'a> {
                 let error = std::io::Error::new(std::io::ErrorKind::PermissionDenied, detail);
                 self.denied(profiler, Error::from(error).hint(TRACING))
             }
+            Said::Fact(Fact::Unreadable { detail }) => {
+                let error = Error::from(std::io::Error::other(detail));
+                self.denied(profiler, error.hint(READING))
+            }
             Said::Fact(Fact::Refused { detail }) => self.denied(profiler, Error::usage(detail)),
         }
     }
@@ -183,6 +193,7 @@ impl<'a> Recording<'a> {
             wall: (begin.monotonic_us, begin.wall_us),
             index: 0,
             samples: 0,
+            statistics: None,
             stream: None,
             profiles: Some(profiles),
             is_over: false,
@@ -230,6 +241,7 @@ impl<'a> Recording<'a> {
         };
         run.index += 1;
         run.samples += samples;
+        run.statistics = profile.contents().statistics.or(run.statistics);
         self.chunks += 1;
         self.samples += samples;
         if !self.profile_paths.is_empty() || self.ring.is_some() {
@@ -258,6 +270,14 @@ impl<'a> Recording<'a> {
     fn end(&mut self, profiler: Profiler, broken: Option<u64>) -> Result<()> {
         let Some(run) = self.runs.get_mut(&profiler).filter(|run| !run.is_over) else { return Ok(()) };
         run.is_over = true;
+        let missed = run.statistics.and_then(|statistics| statistics.missed_samples).unwrap_or(0.0);
+        if missed >= MISSED {
+            let what = format!(
+                "the profiler missed {missed:.0} % of the samples of process {}: the rate is more than it can keep up with",
+                run.pid
+            );
+            self.messages.warning("record", &what);
+        }
         let mut error = None;
         if let Some(bytes) = broken {
             let begun = if bytes > 0 { format!(", {bytes} bytes of a part") } else { String::new() };
@@ -338,7 +358,7 @@ impl<'a> Recording<'a> {
             status = Status::Partial;
         }
         if self.samples == 0 {
-            self.messages.warning("record", "no samples: the program ended too soon");
+            self.messages.warning("record", "no samples were taken");
         }
         let delivered = self.stream.commit()?;
         Ok(if delivered == Status::Done { status } else { delivered })
@@ -349,12 +369,21 @@ impl<'a> Recording<'a> {
 fn nothing(status: ExitStatus) -> Error {
     match status.code() {
         Some(2) => Error::usage("CPython's profiler refuses what stands behind --"),
+        Some(130) => interrupted(),
+        None if status.signal() == Some(2) => interrupted(),
         _ => {
             let fault = format!("the profiler ended before its first batch ({status})");
             Error::from(std::io::Error::other(fault))
         }
     }
 }
+
+fn interrupted() -> Error {
+    Error::from(std::io::Error::new(std::io::ErrorKind::Interrupted, "interrupted before the first batch"))
+}
+
+const READING: &str =
+    "it has to be a process of CPython 3.15 that runs; one in a container is attached to from inside it";
 
 const TRACING: &str = if cfg!(target_os = "macos") {
     "the profiler reads the memory of the program, for which macOS wants root: sudo -E"
