@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -684,4 +684,208 @@ fn the_control_socket_replaces_a_dead_one_and_no_living_one_and_no_file() {
     let none = run(&["snapshot", "--control", &control, "-o", &name], b"");
     assert!(none.code == 1 && none.stderr.contains("control"), "{}", none.stderr);
     assert_eq!(fs::read(&file).expect("readable"), b"mine");
+}
+
+fn recovered(ring: &Path) -> Vec<u8> {
+    let ran = run(&["recover", ring.to_str().expect("UTF-8"), "-o", "-"], b"");
+    assert_eq!(ran.code, 0, "{}: {}", ring.display(), ran.stderr);
+    ran.stdout
+}
+
+#[test]
+fn what_a_ring_file_holds_is_never_written_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, name) = path_in(&folder, "ring");
+    let names = || fs::read_dir(folder.path()).expect("a folder").count();
+    let ring = ["--ring", "64KiB", "--ring-file", &name];
+    assert_eq!(record(&ring, "refused:it").0, 2);
+    assert_eq!(names(), 0, "no ring without a chunk");
+    let old = |number| folder.path().join(format!("ring.old{number}"));
+    let mut rings: Vec<Vec<u8>> = Vec::new();
+    for part in ["part:0", "part:1", "part:2"] {
+        let (code, _, said) = record(&ring, &format!("begin {part} end"));
+        assert_eq!(code, 0, "{said}");
+        rings.push(recovered(&file));
+        // What fails early, and what fails late.
+        assert_eq!(record(&ring, "begin denied:ptrace").0, 1);
+        let (_, taken) = path_in(&folder, "ring");
+        assert_eq!(record(&[&ring[..], &["--control", &taken]].concat(), "begin part:0 end").0, 2);
+        assert_eq!(recovered(&file), rings[rings.len() - 1]);
+        assert_eq!(names(), rings.len(), "nothing else is left");
+    }
+    assert_eq!(recovered(&old("")), rings[0]);
+    assert_eq!(recovered(&old(".2")), rings[1]);
+}
+
+#[test]
+fn one_recorder_has_a_ring_file_until_it_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, name) = path_in(&folder, "ring");
+    let (other, other_name) = path_in(&folder, "link");
+    std::os::unix::fs::symlink(&file, &other).expect("a link");
+    let ring = ["--ring", "64KiB", "--ring-file", &name];
+    for round in 0..2 {
+        let ringed = Ringed::start(&ring, "begin part:0 wait end");
+        if round == 0 {
+            // Before the first chunk, too, but that is soon over.
+            ringed.wait_for_chunks(1);
+        }
+        for name in [&name, &other_name] {
+            let (code, _, said) = record(&["--ring", "64KiB", "--ring-file", name], "begin part:1 end");
+            assert!(code == 2 && said.contains("somebody records into it"), "{said}");
+        }
+        ringed.wait_for_chunks(1);
+        let before = recovered(&file);
+        // The lock goes with the file.
+        fs::rename(&file, folder.path().join("moved")).expect("movable");
+        let (_, moved) = path_in(&folder, "moved");
+        let (code, _, said) = record(&["--ring", "64KiB", "--ring-file", &moved], "begin part:1 end");
+        assert!(code == 2 && said.contains("somebody records into it"), "{said}");
+        fs::rename(folder.path().join("moved"), &file).expect("movable");
+        assert_eq!(recovered(&file), before);
+        ringed.recorder.signal("-KILL");
+        ringed.recorder.end();
+    }
+    let (code, _, said) = record(&ring, "begin part:1 end");
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn a_snapshot_takes_the_place_of_no_ring_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, name) = path_in(&folder, "ring.bin");
+    let ringed = Ringed::start(&["--ring", "64KiB", "--ring-file", &name], "begin part:0 wait end");
+    ringed.wait_for_chunks(1);
+    let before = recovered(&file);
+    std::os::unix::fs::symlink(&file, ringed.path("link.bin")).expect("a link");
+    fs::hard_link(&file, ringed.path("hard.jsonl")).expect("a link");
+    let spelled = format!("{}/./ring.bin", folder.path().display());
+    let [link, hard] = ["link.bin", "hard.jsonl"].map(|name| ringed.path(name).display().to_string());
+    for spelling in [&name, &spelled, &link, &hard] {
+        let told = ringed.ask(&format!("snapshot {spelling}"));
+        assert_eq!(told["ok"], false, "{told}");
+        assert!(told["error"].as_str().is_some_and(|why| why.contains("ring file")), "{told}");
+        assert_eq!(recovered(&file), before);
+    }
+    drop(ringed);
+    fs::remove_file(&file).expect("removable");
+    for spelling in [&name, &spelled] {
+        let (code, _, said) =
+            record(&["--ring", "64KiB", "--ring-file", &name, "-o", spelling], "begin part:0 end");
+        assert!(code == 2 && said.contains("it is the ring file"), "{said}");
+    }
+}
+
+#[test]
+fn one_file_under_two_names_is_one_target() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, name) = path_in(&folder, "d.jsonl");
+    let spelled = format!("{}/./d.jsonl", folder.path().display());
+    let (_, link) = path_in(&folder, "link.jsonl");
+    let profile = profile();
+    let of_profile = ["from-bin", profile.to_str().expect("UTF-8")];
+    for other in [&spelled, &link] {
+        let targets = ["-o", &name, "-o", other];
+        let (code, _, said) = record(&targets, "begin part:0 end");
+        assert!(code == 2 && said.contains("is a target twice"), "{said}");
+        let ran = run(&[&of_profile[..], &targets].concat(), b"");
+        assert!(ran.code == 2 && ran.stderr.contains("is a target twice"), "{}", ran.stderr);
+        // The other way to write it leads to something that is there.
+        fs::write(&file, "").expect("writable");
+        if fs::symlink_metadata(&link).is_err() {
+            std::os::unix::fs::symlink(&file, &link).expect("a link");
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_has_any_name_that_a_file_can_have_and_goes_to_nothing_else() {
+    let ringed = Ringed::start(&["--ring", "30s"], "begin part:0 wait end");
+    ringed.wait_for_chunks(1);
+    for name in ["x after 1s", "\"quoted\".bin", "two\nlines.bin", "back\\slash"] {
+        assert!(ringed.snapshot(name, &[]).exists(), "{name:?}");
+        assert!(ringed.snapshot(&format!("later {name}"), &["--after", "10ms"]).exists(), "{name:?}");
+    }
+    for command in ["snapshot -", "snapshot tcp:4000", "snapshot \"ws:4000\"", "snapshot gopher:x"] {
+        let told = ringed.ask(command);
+        let why = told["error"].as_str().unwrap_or_default();
+        assert!(why.contains("a snapshot is a file") || why.contains("is not known"), "{told}");
+    }
+    let control = ringed.path("control").display().to_string();
+    for (control, output, why) in [
+        (control.as_str(), "tcp:4000", "a snapshot is a file"),
+        (control.as_str(), "-", "a snapshot is a file"),
+        ("tcp:4000", "x.bin", "no unix socket"),
+        ("gopher:x", "x.bin", "'gopher:' is not known"),
+    ] {
+        let ran = run(&["snapshot", "--control", control, "-o", output], b"");
+        assert!(ran.code == 2 && ran.stderr.contains(why), "{}", ran.stderr);
+    }
+    for (control, why) in [("tcp:4000", "no unix socket"), ("gopher:x", "'gopher:' is not known")] {
+        let (code, _, said) = record(&["--control", control], "begin part:0 end");
+        assert!(code == 2 && said.contains(why), "{said}");
+        assert!(!Path::new(control).exists());
+    }
+}
+
+#[test]
+fn a_command_without_an_end_gets_one_answer() {
+    let ringed = Ringed::start(&["--ring", "30s"], "begin part:0 wait end");
+    let client = UnixStream::connect(ringed.path("control")).expect("it listens");
+    client.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+    let mut writer = client.try_clone().expect("a handle");
+    // It may be cut off at any time.
+    let sent = std::thread::spawn(move || drop(writer.write_all(&vec![b'x'; 5 << 20])));
+    let mut answers = Vec::new();
+    let mut piece = [0; 4096];
+    let end = loop {
+        match (&client).read(&mut piece) {
+            Ok(0) => break None,
+            Ok(got) => answers.extend_from_slice(&piece[..got]),
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert!(matches!(end, None | Some(ErrorKind::ConnectionReset)), "it is cut off: {end:?}");
+    sent.join().expect("sent");
+    let answers = String::from_utf8(answers).expect("UTF-8");
+    assert!(answers.lines().count() == 1 && answers.contains("more than 8192 bytes"), "{answers}");
+    assert_eq!(ringed.ask("status")["ok"], true);
+}
+
+#[test]
+fn a_snapshot_that_failed_is_in_the_exit_status() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (place, _) = path_in(&folder, "place");
+    fs::create_dir(&place).expect("a folder");
+    let (_, pattern) = path_in(&folder, "place/x-{}.bin");
+    let ringed = Ringed::start(&["--ring", "30s", "-o", &pattern], "begin part:0 wait end");
+    ringed.wait_for_chunks(1);
+    fs::remove_dir(&place).expect("removable");
+    ringed.recorder.signal("-USR1");
+    wait_for("the other snapshot", || {
+        let names = fs::read_dir(ringed.folder.path()).expect("a folder");
+        let mut names = names.map(|entry| entry.expect("an entry").file_name());
+        names.any(|name| name.to_string_lossy().starts_with("asked-")).then_some(())
+    });
+    assert_eq!(ringed.ask("stop")["ok"], true);
+    let (code, said) = ringed.recorder.end();
+    assert!(code == Some(3) && said.contains("place/x-"), "{said}");
+    let (code, _, said) = record(&["--ring", "30s", "-o", &pattern], "begin part:0 end");
+    assert!(code == 1 && said.contains("place/x-"), "{said}");
+}
+
+#[test]
+fn chunks_without_samples_are_at_no_time() {
+    let empty = data("cpython/edge_zero_samples_none");
+    let actions = format!("begin part:0 part:{} all wait end", empty.display());
+    let ringed = Ringed::start(&["--ring", "1h"], &actions);
+    ringed.wait_for_chunks(parts().count + 2);
+    let told = ringed.ask(&format!("snapshot {}", ringed.path("now.bin").display()));
+    assert_eq!(number(&told["chunks"]), parts().count as u64 + 2);
+    let metas = sound(&stream_of(&profile(), &[]));
+    let meta = of_type(&metas, "meta")[0];
+    assert_eq!(told["start_usec"], meta["start_usec"], "{told}");
+    for duration in [&told["duration_usec"], &ringed.ask("status")["ring"]["duration_usec"]] {
+        assert!(number(duration) <= 60_000_000, "{duration}");
+    }
 }

@@ -37,7 +37,7 @@ pub(super) fn targets(arguments: &[PathBuf], inputs: &[Input], network: &Network
     }
     for (at, target) in targets.iter().enumerate() {
         target.check_apart_from(inputs)?;
-        if targets[..at].iter().any(|earlier| earlier.name() == target.name()) {
+        if targets[..at].iter().any(|earlier| earlier.is_same_place(target)) {
             return Err(Error::usage(format!("{} is a target twice", target.name())));
         }
     }

@@ -2,14 +2,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::cli::Status;
 use crate::cli::args::Snapshot as Args;
 use crate::cli::messages::Messages;
-use crate::cli::record::path_of;
+use crate::cli::record::{path_of, snapshot_path};
 use crate::error::{Error, Result};
 
 /// What the recorder answers.
@@ -26,19 +25,18 @@ struct Answer {
 }
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
-    if args.output == Path::new("-") {
-        return Err(Error::usage("a snapshot is a file, not standard output"));
-    }
     // The recorder may stand in another folder.
-    let path = std::path::absolute(&args.output)?;
+    let path = std::path::absolute(snapshot_path(&args.output)?)?;
     let name = args.output.display().to_string();
-    let Some(path) = path.to_str().filter(|path| !path.contains(['\n', '\r'])) else {
-        return Err(Error::usage("the path cannot be said in a line of UTF-8").within(&name));
+    let Some(path) = path.to_str() else {
+        return Err(Error::usage("the path is not UTF-8").within(&name));
     };
+    // Whatever it holds, it ends where the quotes do.
+    let path = serde_json::Value::from(path);
     let after = args.after.map_or(String::new(), |after| format!(" after {}ms", after.as_millis()));
-    let socket = path_of(&args.control);
+    let socket = path_of(&args.control)?;
     let named = |error: std::io::Error| Error::from(error).within(&socket.display().to_string());
-    let mut recorder = UnixStream::connect(socket).map_err(named)?;
+    let mut recorder = UnixStream::connect(&socket).map_err(named)?;
     writeln!(recorder, "snapshot {path}{after}").map_err(named)?;
     let mut line = String::new();
     BufReader::new(recorder).read_line(&mut line).map_err(named)?;

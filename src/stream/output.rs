@@ -101,6 +101,16 @@ impl Target {
         matches!(self, Target::File(path) if path.extension().is_some_and(|ending| ending == "zst"))
     }
 
+    /// Whether both are the same place, however they are spelled.
+    pub fn is_same_place(&self, other: &Target) -> bool {
+        match (self, other) {
+            (Target::Standard, Target::Standard) => true,
+            (Target::File(one), Target::File(other)) => place_of(one) == place_of(other),
+            (Target::Socket(one, _), Target::Socket(other, _)) => one.to_string() == other.to_string(),
+            _ => false,
+        }
+    }
+
     /// Refuses a target that is one of the inputs.
     ///
     /// # Errors
@@ -376,6 +386,12 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     #[cfg(not(unix))]
     let _ = path;
     Ok(())
+}
+
+/// The one spelling of a path, of which the last part need not be there.
+fn place_of(path: &Path) -> PathBuf {
+    let in_folder = || Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?));
+    fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
 }
 
 fn folder_of(path: &Path) -> &Path {

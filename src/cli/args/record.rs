@@ -68,11 +68,13 @@ pub(crate) struct Record {
     #[arg(long, value_name = "LIMITS", value_parser = str::parse::<RingLimits>)]
     pub ring: Option<RingLimits>,
 
-    /// Keep the ring in this file, from which recover reads it although the recorder was killed
+    /// Keep the ring in this file, from which recover reads it although the recorder was killed. A ring
+    /// that is there already gets the name FILE.old, or FILE.old.2 and so on, with the first chunk
     #[arg(long, value_name = "FILE", requires = "ring")]
     pub ring_file: Option<PathBuf>,
 
-    /// Listen for commands, a line each: snapshot PATH [after 5s], status, stop
+    /// Listen for commands, a line each: snapshot PATH [after 5s], status, stop. PATH may be a JSON
+    /// string, and has to be one where it ends like a delay: snapshot "x after 1s"
     #[arg(long, value_name = "unix:PATH")]
     pub control: Option<String>,
 

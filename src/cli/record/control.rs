@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::snapshot::failed;
 use crate::error::{Error, Result};
 use crate::protocol::parse_duration;
+use crate::stream::{Address, SocketAddress, Transport};
 
 /// Bytes of a command: room for a path.
 const LINE: u64 = 8 * 1024;
@@ -40,20 +41,66 @@ impl Command {
             "stop" => Ok(Command::Stop),
             command => {
                 let unknown = || format!("'{command}' is none of: snapshot PATH [after 5s], status, stop");
-                let path = command.strip_prefix("snapshot ").ok_or_else(unknown)?;
-                let (path, after) = match path.rsplit_once(" after ") {
-                    Some((path, after)) => (path, parse_duration(after)?),
-                    None => (path, Duration::ZERO),
-                };
-                Ok(Command::Snapshot { path: PathBuf::from(path), after })
+                let rest = command.strip_prefix("snapshot ").ok_or_else(unknown)?;
+                let (path, after) = if rest.starts_with('"') { quoted(rest) } else { bare(rest) }?;
+                let path = snapshot_path(Path::new(&path)).map_err(|error| error.detail().to_string())?;
+                Ok(Command::Snapshot { path, after })
             }
         }
     }
 }
 
+/// A path as a JSON string, and what stands behind it.
+fn quoted(text: &str) -> Result<(String, Duration), String> {
+    let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
+    let path = strings.next().and_then(Result::ok).ok_or_else(|| format!("{text} is no JSON string"))?;
+    let after = match &text[strings.byte_offset()..] {
+        "" => Duration::ZERO,
+        rest => match rest.strip_prefix(" after ") {
+            Some(after) => parse_duration(after)?,
+            None => return Err(format!("'{rest}' behind the path, where ' after 5s' may stand")),
+        },
+    };
+    Ok((path, after))
+}
+
+/// A path as it is: where it ends as a delay does, it has to be quoted.
+fn bare(text: &str) -> Result<(String, Duration), String> {
+    match text.rsplit_once(" after ") {
+        Some((path, after)) => Ok((path.to_string(), parse_duration(after)?)),
+        None => Ok((text.to_string(), Duration::ZERO)),
+    }
+}
+
+/// The file that a snapshot goes to.
+///
+/// # Errors
+///
+/// What is no file: standard output, a socket, an unknown scheme.
+pub(in crate::cli) fn snapshot_path(argument: &Path) -> Result<PathBuf> {
+    let what = match Address::parse(argument)? {
+        Address::File(path) if path.as_os_str().is_empty() => "a name".to_string(),
+        Address::File(path) => return Ok(path),
+        Address::Standard => "standard output".to_string(),
+        Address::Socket(address) => address.to_string(),
+    };
+    Err(Error::usage(format!("a snapshot is a file, not {what}")))
+}
+
 /// The path in an address: `unix:PATH`, or a path alone.
-pub(in crate::cli) fn path_of(address: &str) -> &Path {
-    Path::new(address.strip_prefix("unix:").unwrap_or(address))
+///
+/// # Errors
+///
+/// Any other address.
+pub(in crate::cli) fn path_of(address: &str) -> Result<PathBuf> {
+    match Address::parse(Path::new(address))? {
+        Address::File(path) | Address::Socket(SocketAddress { transport: Transport::Unix(path), .. }) => {
+            Ok(path)
+        }
+        _ => Err(Error::usage(format!(
+            "--control '{address}' is no unix socket; write it like unix:/run/app.sock"
+        ))),
+    }
 }
 
 /// A socket that is there as long as this is.
@@ -67,8 +114,8 @@ impl Control {
     /// # Errors
     ///
     /// A socket that cannot be made, or at which another recorder listens.
-    pub fn listen(address: &str, ask: impl Fn(Request) -> bool + Send + Sync + 'static) -> Result<Self> {
-        let path = path_of(address).to_path_buf();
+    pub fn listen(path: &Path, ask: impl Fn(Request) -> bool + Send + Sync + 'static) -> Result<Self> {
+        let path = path.to_path_buf();
         let named = |error: Error| error.within(&path.display().to_string());
         let listener = bind(&path).map_err(named)?;
         let ask = Arc::new(ask);
@@ -128,11 +175,18 @@ fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> 
     client.set_write_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new(client);
     loop {
-        let mut line = String::new();
-        if (&mut lines).take(LINE).read_line(&mut line)? == 0 {
+        let mut line = Vec::new();
+        let got = (&mut lines).take(LINE).read_until(b'\n', &mut line)?;
+        if got == 0 {
             return Ok(());
         }
-        let told = match Command::parse(&line) {
+        if got as u64 == LINE && !line.ends_with(b"\n") {
+            // What follows would be taken for commands.
+            let told = failed(&format!("a command of more than {LINE} bytes"));
+            return writeln!(&mut &*client, "{told}");
+        }
+        let command = std::str::from_utf8(&line).map_err(|_| "a command that is not UTF-8".to_string());
+        let told = match command.and_then(Command::parse) {
             Ok(command) => {
                 let (reply, answer) = mpsc::channel();
                 let gone = || failed("the recorder ends");
@@ -162,7 +216,21 @@ mod tests {
         assert_eq!(Command::parse("stop\r\n"), Ok(Command::Stop));
         assert_eq!(Command::parse("snapshot /a b.bin\n"), Ok(snapshot("/a b.bin", 0)));
         assert_eq!(Command::parse("snapshot /a after b.bin after 5s"), Ok(snapshot("/a after b.bin", 5)));
-        for line in ["", "snapshot", "snapshot /a after soon", "quit"] {
+        assert_eq!(Command::parse(r#"snapshot "/a after 1s""#), Ok(snapshot("/a after 1s", 0)));
+        assert_eq!(Command::parse(r#"snapshot "/\"\n" after 5s"#), Ok(snapshot("/\"\n", 5)));
+        for line in [
+            "",
+            "snapshot",
+            "snapshot /a after soon",
+            "quit",
+            r#"snapshot "/a"#,
+            r#"snapshot "/a"b"#,
+            r#"snapshot "/a" after soon"#,
+            "snapshot -",
+            "snapshot tcp:4000",
+            r#"snapshot "ws:4000""#,
+            "snapshot gopher:x",
+        ] {
             assert!(Command::parse(line).is_err(), "{line}");
         }
     }

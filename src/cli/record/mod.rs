@@ -6,12 +6,13 @@ mod profiler;
 mod profiles;
 mod recording;
 mod ring;
+mod ring_file;
 mod snapshot;
 mod stream;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,8 @@ use crate::cli::{is_broken_pipe, signals};
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
 use crate::stream::{Network, Target};
-pub(super) use control::path_of;
 use control::{Command, Control, Request};
+pub(super) use control::{path_of, snapshot_path};
 use packets::{Packets, Profiler as Id, Said};
 use profiler::Profiler;
 use profiles::is_profile;
@@ -61,21 +62,10 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         ));
     }
     let network = network(&args.access, messages)?;
+    let control = args.control.as_deref().map(path_of).transpose()?;
     let targets = Targets::of(args, &network)?;
-    // Before anything that is there has to make room.
     profiler::check(&args.python)?;
-    let (ring, earlier) = match args.ring {
-        Some(limits) => {
-            Ring::new(limits, args.ring_file.as_deref()).map(|(ring, earlier)| (Some(ring), earlier))?
-        }
-        None => (None, None),
-    };
-    if let (Some(earlier), Some(path)) = (earlier, &args.ring_file) {
-        messages.note(
-            &path.display().to_string(),
-            &format!("the ring that was there is now {}", earlier.display()),
-        );
-    }
+    let ring = args.ring.map(|limits| Ring::new(limits, args.ring_file.as_deref(), *messages)).transpose()?;
     let is_output_ours = targets.streams.iter().any(|target| matches!(target, Target::Standard));
     let mut recording = Recording::new(args, messages, &network, &targets.streams, targets.profiles, ring)?;
     // Nothing is lost yet if somebody doesn't want to wait any more.
@@ -86,19 +76,18 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     // Whoever is gone needs nothing any more.
     signals::on_stop(move |_| drop(stop.send(Event::Stop)))?;
     signals::on_snapshot(move || drop(usr1.send(Event::Snapshot)))?;
-    let control = args.control.as_deref();
-    let control = control
-        .map(|address| Control::listen(address, move |request| asks.send(Event::Asked(request)).is_ok()));
+    let control =
+        control.map(|path| Control::listen(&path, move |request| asks.send(Event::Asked(request)).is_ok()));
     let control = control.transpose()?;
     let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, is_output_ours)?;
     std::thread::spawn(move || listen(pipe, &sender));
 
     let heartbeat = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let recorder = Recorder {
-        args,
         recording,
         profiler,
         snapshots: args.ring.map(|_| Snapshots::start(args, &network, *messages)),
+        patterns: targets.snapshots,
         heartbeat: heartbeat.map(|types| Every::new(types.heartbeat())),
         later: Vec::new(),
         taken: 0,
@@ -124,11 +113,13 @@ fn profiler_args(args: &[OsString]) -> Result<Vec<OsString>> {
 struct Targets {
     streams: Vec<Target>,
     profiles: Vec<PathBuf>,
+    /// What SIGUSR1 writes, where there is a ring.
+    snapshots: Vec<PathBuf>,
 }
 
 impl Targets {
     fn of(args: &Args, network: &Network) -> Result<Self> {
-        let mut targets = Targets { streams: Vec::new(), profiles: Vec::new() };
+        let mut targets = Targets { streams: Vec::new(), profiles: Vec::new(), snapshots: Vec::new() };
         let all = if args.output.is_empty() && args.ring.is_some() {
             Vec::new()
         } else {
@@ -136,7 +127,10 @@ impl Targets {
         };
         for target in all {
             match target {
-                Target::File(_) if args.ring.is_some() => {}
+                Target::File(path) if args.ring.is_some() => {
+                    check_snapshot(&path, args.ring_file.as_deref())?;
+                    targets.snapshots.push(path);
+                }
                 target if args.ring.is_some() => {
                     return Err(Error::usage(format!("a snapshot is a file, not {}", target.name())));
                 }
@@ -144,10 +138,28 @@ impl Targets {
                 target => targets.streams.push(target),
             }
         }
+        if targets.snapshots.is_empty() {
+            targets.snapshots.push(PathBuf::from(SNAPSHOT));
+        }
         if has_readers(&targets.streams, &args.live) {
             check_for_readers(args.format, Schema::Own, args.stream_types.as_ref())?;
         }
         Ok(targets)
+    }
+}
+
+/// Refuses, before it is needed, a place where no snapshot can be.
+fn check_snapshot(path: &Path, ring_file: Option<&Path>) -> Result<()> {
+    let name = path.display().to_string();
+    let target = Target::File(path.to_path_buf());
+    if ring_file.is_some_and(|ring| Target::File(ring.to_path_buf()).is_same_place(&target)) {
+        return Err(Error::usage("it is the ring file, too").within(&name));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match std::fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Error::usage(format!("{} is no folder", folder.display())).within(&name)),
+        Err(error) => Err(Error::from(error).within(&name)),
     }
 }
 
@@ -169,10 +181,11 @@ fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>) {
 }
 
 struct Recorder<'a> {
-    args: &'a Args,
     recording: Recording<'a>,
     profiler: Profiler,
     snapshots: Option<Snapshots>,
+    /// What SIGUSR1 writes.
+    patterns: Vec<PathBuf>,
     heartbeat: Option<Every>,
     /// Snapshots that are due later.
     later: Vec<(Instant, Request)>,
@@ -196,13 +209,12 @@ impl Recorder<'_> {
             self.obey(request)?;
         }
         let status = self.profiler.wait()?;
-        if let Some(snapshots) = self.snapshots.take() {
-            snapshots.finish();
-        }
+        let all_written = self.snapshots.take().is_none_or(Snapshots::finish);
         if let Some(exit) = self.recording.exit.filter(|exit| *exit != 0 && self.stopping.is_none()) {
             messages.note("record", &format!("the program ended {}", ended(exit)));
         }
-        self.recording.finish(status)
+        let status = self.recording.finish(status)?;
+        Ok(if all_written { status } else { Status::Partial })
     }
 
     /// Records until the profilers are gone.
@@ -257,9 +269,7 @@ impl Recorder<'_> {
     fn snapshot_by_signal(&mut self) -> Result<()> {
         let Some(ring) = &self.recording.ring else { return Ok(()) };
         self.taken += 1;
-        let standard = [PathBuf::from(SNAPSHOT)];
-        let patterns = if self.args.output.is_empty() { &standard[..] } else { &self.args.output };
-        for pattern in patterns {
+        for pattern in &self.patterns {
             let wanted = Wanted { path: file_of(pattern, self.taken), held: ring.held()?, reply: None };
             if let Some(snapshots) = &self.snapshots {
                 snapshots.want(wanted);

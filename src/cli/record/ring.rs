@@ -1,32 +1,27 @@
 //! The last chunks of a recording, within limits: in memory, or in a file that outlives the recorder.
-//!
-//! The file is written as any other, and not through a mapping: what a process has written is the system's
-//! and stays when the process is killed, just as with a mapping, and no page of it has to be trusted
-//! (`unsafe`). Only a crash of the machine loses what was not yet stored. Its layout is that of
-//! [`crate::format::ring_start`].
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use super::ring_file::RingFile;
 use crate::cli::args::RingLimits;
-use crate::error::{Error, Result};
-use crate::format::{ChunkInfo, HEADER_LEN, RING_START, is_ring, ring_start};
+use crate::cli::messages::Messages;
+use crate::error::Result;
+use crate::format::{ChunkInfo, RING_START};
 
 /// What is known of a chunk in the ring.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub run_id: String,
     pub samples: u64,
-    pub span_us: (u64, u64),
+    /// `None` without samples.
+    pub span_us: Option<(u64, u64)>,
 }
 
 impl Kept {
     pub fn new(info: &ChunkInfo, samples: u64) -> Self {
-        Kept { run_id: info.run_id.clone(), samples, span_us: info.span_us }
+        Kept { run_id: info.run_id.clone(), samples, span_us: (samples > 0).then_some(info.span_us) }
     }
 }
 
@@ -57,13 +52,7 @@ pub(super) struct Ring {
     bytes: u64,
     gone: Gone,
     file: Option<RingFile>,
-}
-
-struct RingFile {
-    file: File,
-    path: PathBuf,
-    /// Where the next chunk goes.
-    at: u64,
+    messages: Messages,
 }
 
 /// The ring as it was at some time.
@@ -74,22 +63,17 @@ pub(super) struct Held {
 }
 
 impl Ring {
-    /// An empty ring. A ring file that is there already is kept under another name, which is returned.
+    /// An empty ring. A ring file that holds chunks already is kept under another name, once a chunk comes.
     ///
     /// # Errors
     ///
-    /// A file that cannot be made in its full size, or that is no ring.
-    pub fn new(limits: RingLimits, path: Option<&Path>) -> Result<(Self, Option<PathBuf>)> {
-        let (file, earlier) = match path {
-            Some(path) => {
-                let (file, earlier) = RingFile::create(path, limits.bytes)
-                    .map_err(|error| error.within(&path.display().to_string()))?;
-                (Some(file), earlier)
-            }
-            None => (None, None),
+    /// A file that cannot be made in its full size, that is no ring, or that somebody records into.
+    pub fn new(limits: RingLimits, path: Option<&Path>, messages: Messages) -> Result<Self> {
+        let open = |path: &Path| {
+            RingFile::open(path, limits.bytes).map_err(|error| error.within(&path.display().to_string()))
         };
-        let ring = Ring { limits, entries: VecDeque::new(), bytes: 0, gone: Gone::default(), file };
-        Ok((ring, earlier))
+        let file = path.map(open).transpose()?;
+        Ok(Ring { limits, entries: VecDeque::new(), bytes: 0, gone: Gone::default(), file, messages })
     }
 
     /// Takes the newest chunk, for which the oldest go.
@@ -109,7 +93,13 @@ impl Ring {
         while self.bytes + size > room {
             self.drop_oldest()?;
         }
-        let newest = kept.span_us.1;
+        if let Some(file) = &mut self.file
+            && let Some(earlier) = file.begin()?
+        {
+            self.messages
+                .note(&file.name(), &format!("the ring that was there is now {}", earlier.display()));
+        }
+        let newest = kept.span_us.map(|span| span.1);
         let at = self.file.as_ref().map(|file| file.place_for(size, self.limits.bytes));
         if let Some(at) = at {
             let is_in_the_way = |entry: &Entry| match entry.place {
@@ -130,14 +120,19 @@ impl Ring {
         self.bytes += size;
         self.entries.push_back(Entry { kept, size, place });
         // All that is left is needed for the whole duration.
-        let needed = |duration: std::time::Duration| newest.saturating_sub(duration.as_micros() as u64);
-        while let (Some(from), Some(oldest)) = (self.limits.duration.map(needed), self.entries.front())
-            && self.entries.len() > 1
-            && oldest.kept.span_us.1 < from
+        let from = newest.zip(self.limits.duration);
+        let from = from.map(|(newest, duration)| newest.saturating_sub(duration.as_micros() as u64));
+        while self.entries.len() > 1
+            && from.zip(self.oldest_end_us()).is_some_and(|(from, oldest)| oldest < from)
         {
             self.drop_oldest()?;
         }
         Ok(())
+    }
+
+    /// When the oldest chunk ends, or, where it has no samples, the first behind it that has.
+    fn oldest_end_us(&self) -> Option<u64> {
+        self.entries.iter().find_map(|entry| entry.kept.span_us).map(|span| span.1)
     }
 
     fn drop_oldest(&mut self) -> Result<()> {
@@ -195,76 +190,12 @@ impl Ring {
 
     /// Microseconds from the first sample in it to the last.
     pub fn duration_us(&self) -> u64 {
-        let low = self.entries.iter().map(|entry| entry.kept.span_us.0).min().unwrap_or(0);
-        self.entries.iter().map(|entry| entry.kept.span_us.1).max().unwrap_or(0).saturating_sub(low)
+        whole_span(self.entries.iter().map(|entry| &entry.kept)).map_or(0, |(low, high)| high - low)
     }
 }
 
-/// Whether nothing but zeros is left in a file: then there is no chunk to keep.
-fn is_empty(mut file: File) -> io::Result<bool> {
-    let mut piece = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(true),
-            got if piece[..got].iter().any(|byte| *byte != 0) => return Ok(false),
-            _ => {}
-        }
-    }
-}
-
-impl RingFile {
-    fn create(path: &Path, size: u64) -> Result<(Self, Option<PathBuf>)> {
-        let mut earlier = None;
-        match File::open(path) {
-            Ok(mut found) => {
-                let mut start = Vec::new();
-                (&mut found).take(RING_START).read_to_end(&mut start)?;
-                if !is_ring(&start) && !start.is_empty() {
-                    return Err(Error::usage("there is a file that is no ring, and it is not written over"));
-                }
-                if !is_empty(found)? {
-                    // It may be all that is left of a recorder that was killed.
-                    let mut name = path.as_os_str().to_os_string();
-                    name.push(".old");
-                    fs::rename(path, &name)?;
-                    earlier = Some(PathBuf::from(name));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        // Written in full, so that a disk that is full tells so now.
-        io::copy(&mut io::repeat(0).take(size), &mut file)?;
-        file.write_all_at(&ring_start(size), 0)?;
-        Ok((RingFile { file, path: path.to_path_buf(), at: RING_START }, earlier))
-    }
-
-    fn place_for(&self, size: u64, limit: u64) -> u64 {
-        if self.at + size > limit { RING_START } else { self.at }
-    }
-
-    /// Stores a chunk so that it is whole once its header is there.
-    fn write(&mut self, at: u64, chunk: &[u8]) -> Result<()> {
-        let (header, body) = chunk.split_at(HEADER_LEN as usize);
-        self.uncommit(at)?;
-        let written = self.file.write_all_at(body, at + HEADER_LEN);
-        written.and_then(|()| self.file.write_all_at(header, at)).map_err(|error| self.named(error))?;
-        self.at = at + chunk.len() as u64;
-        Ok(())
-    }
-
-    fn uncommit(&mut self, at: u64) -> Result<()> {
-        self.file.write_all_at(&[0; HEADER_LEN as usize], at).map_err(|error| self.named(error))
-    }
-
-    fn read(&self, at: u64, size: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; size as usize];
-        self.file.read_exact_at(&mut bytes, at).map_err(|error| self.named(error))?;
-        Ok(bytes)
-    }
-
-    fn named(&self, error: io::Error) -> Error {
-        Error::from(error).within(&self.path.display().to_string())
-    }
+/// From the first sample of chunks to the last.
+pub(super) fn whole_span<'a>(chunks: impl Iterator<Item = &'a Kept>) -> Option<(u64, u64)> {
+    let spans = chunks.filter_map(|kept| kept.span_us);
+    spans.reduce(|(low, high), span| (low.min(span.0), high.max(span.1)))
 }

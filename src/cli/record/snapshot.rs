@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::profiles::is_profile;
 use super::recording::stream_options;
-use super::ring::Held;
+use super::ring::{Held, whole_span};
+use super::ring_file::is_ring_file;
 use super::stream::Stream;
 use crate::cli::args::Record as Args;
 use crate::cli::messages::Messages;
@@ -30,7 +31,8 @@ pub(super) struct Wanted {
 /// The thread that writes snapshots.
 pub(super) struct Snapshots {
     queue: Sender<Wanted>,
-    thread: JoinHandle<()>,
+    /// Whether all that nobody waited for were written.
+    thread: JoinHandle<bool>,
 }
 
 impl Snapshots {
@@ -38,11 +40,16 @@ impl Snapshots {
         let (queue, wanted) = mpsc::channel::<Wanted>();
         let (args, network) = (args.clone(), network.clone());
         let thread = std::thread::spawn(move || {
+            let mut all_written = true;
             for Wanted { path, held, reply } in wanted {
-                let told = answer(&args, &network, messages, &path, &held);
-                // One who has gone needs no answer.
-                let _ = reply.map(|reply| reply.send(told));
+                let (is_written, told) = answer(&args, &network, messages, &path, &held);
+                match reply {
+                    // One who has gone needs no answer.
+                    Some(reply) => drop(reply.send(told)),
+                    None => all_written &= is_written,
+                }
             }
+            all_written
         });
         Snapshots { queue, thread }
     }
@@ -53,18 +60,17 @@ impl Snapshots {
         let _ = self.queue.send(wanted);
     }
 
-    /// Waits until all are written.
-    pub fn finish(self) {
+    /// Waits until all are written. Returns whether those were that nobody waited for.
+    pub fn finish(self) -> bool {
         drop(self.queue);
-        let _ = self.thread.join();
+        self.thread.join().unwrap_or(false)
     }
 }
 
-/// Writes a snapshot and tells how it went.
-fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held: &Held) -> String {
+/// Writes a snapshot and tells whether it could, and how it went.
+fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held: &Held) -> (bool, String) {
     let samples: u64 = held.chunks.iter().map(|(kept, _)| kept.samples).sum();
-    let low = held.chunks.iter().map(|(kept, _)| kept.span_us.0).min();
-    let high = held.chunks.iter().map(|(kept, _)| kept.span_us.1).max();
+    let span = whole_span(held.chunks.iter().map(|(kept, _)| kept));
     let name = path.display().to_string();
     match write(args, network, &messages, path, held) {
         Ok(()) => {
@@ -78,21 +84,21 @@ fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held:
                     gone.chunks
                 ),
             );
-            json!({
+            let told = json!({
                 "ok": true,
                 "path": name,
                 "chunks": held.chunks.len(),
                 "samples": samples,
-                "start_usec": low,
-                "duration_usec": high.zip(low).map(|(high, low)| high - low),
+                "start_usec": span.map(|(low, _)| low),
+                "duration_usec": span.map(|(low, high)| high - low),
                 "gone_chunks": gone.chunks,
                 "gone_samples": gone.samples,
-            })
-            .to_string()
+            });
+            (true, told.to_string())
         }
         Err(error) => {
             messages.error(&error);
-            failed(&error.to_string())
+            (false, failed(&error.to_string()))
         }
     }
 }
@@ -107,6 +113,9 @@ fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held:
     let named = |error: Error| error.within(&target.name());
     if held.chunks.is_empty() {
         return Err(named(Error::profile("the ring holds no chunk yet")));
+    }
+    if is_ring_file(path) {
+        return Err(named(Error::usage("that is a ring file, and it is not written over")));
     }
     if is_profile(path) {
         let mut output = target.open().map_err(named)?;

@@ -1,0 +1,225 @@
+//! The file of a ring, which outlives the recorder.
+//!
+//! It is written as any other, and not through a mapping: what a process has written is the system's and stays
+//! when the process is killed, just as with a mapping, and no page of it has to be trusted (`unsafe`). Only a
+//! crash of the machine loses what was not yet stored. Its layout is that of [`crate::format::ring_start`].
+//!
+//! One recorder has it, by a lock that goes with the process and with the file, whatever that is called. What
+//! another has left in it may be all that is left of a program: it stays in its place until there is something
+//! newer, and under a name of its own from then on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use tempfile::TempPath;
+
+use crate::error::{Error, Result};
+use crate::format::{HEADER_LEN, RING_START, is_ring, ring_start};
+
+/// The ring file of a recorder.
+pub(super) struct RingFile {
+    file: File,
+    path: PathBuf,
+    /// Where the next chunk goes.
+    at: u64,
+    /// Until the first chunk comes.
+    unused: Option<Unused>,
+}
+
+/// What there is besides a ring without chunks.
+enum Unused {
+    /// Nothing was there: it goes again if no chunk comes.
+    Made,
+    /// A ring that holds chunks is in its place, and locked.
+    Behind { made: TempPath, earlier: File },
+}
+
+impl RingFile {
+    /// Opens it in its full size, and locks it.
+    ///
+    /// # Errors
+    ///
+    /// A file that is no ring, that somebody records into, or that there is no room for.
+    pub fn open(path: &Path, size: u64) -> Result<Self> {
+        // A link stays a link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let mut ring = match options.clone().create_new(true).open(&path) {
+            Ok(file) => RingFile { file, path, at: RING_START, unused: Some(Unused::Made) },
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+            Err(_) => {
+                if !fs::metadata(&path)?.is_file() {
+                    return Err(Error::usage("there is something that is no file"));
+                }
+                let found = options.open(&path)?;
+                lock(&found, &path)?;
+                Self::in_place_of(found, path)?
+            }
+        };
+        if matches!(ring.unused, Some(Unused::Made)) {
+            lock(&ring.file, &ring.path)?;
+        }
+        // Written in full, so that a disk that is full tells so now.
+        ring.file.set_len(0)?;
+        io::copy(&mut io::repeat(0).take(size), &mut ring.file)?;
+        ring.file.write_all_at(&ring_start(size), 0)?;
+        Ok(ring)
+    }
+
+    /// The ring that comes after the one that was found: the same file, unless that holds something.
+    fn in_place_of(mut found: File, path: PathBuf) -> Result<Self> {
+        let mut start = Vec::new();
+        (&mut found).take(RING_START).read_to_end(&mut start)?;
+        if !is_ring(&start) && !start.is_empty() {
+            return Err(Error::usage("there is a file that is no ring, and it is not written over"));
+        }
+        if is_empty(&mut found)? {
+            io::Seek::rewind(&mut found)?;
+            return Ok(RingFile { file: found, path, at: RING_START, unused: None });
+        }
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let (file, made) =
+            tempfile::Builder::new().prefix(".tachyon-jsonl-").tempfile_in(folder)?.into_parts();
+        file.set_permissions(found.metadata()?.permissions())?;
+        lock(&file, &made)?;
+        let unused = Some(Unused::Behind { made, earlier: found });
+        Ok(RingFile { file, path, at: RING_START, unused })
+    }
+
+    /// A chunk comes: now the file has its name. Returns the name that an earlier ring has from now on.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot get its name.
+    pub fn begin(&mut self) -> Result<Option<PathBuf>> {
+        let Some(Unused::Behind { made, earlier }) = self.unused.take() else { return Ok(None) };
+        let name = keep(&self.path).map_err(|error| self.named(error))?;
+        made.persist(&self.path).map_err(|error| self.named(error.error))?;
+        // Its lock is needed until the name is that of the new one.
+        drop(earlier);
+        Ok(Some(name))
+    }
+
+    /// Where a chunk of this size goes in a file of `limit` bytes.
+    pub fn place_for(&self, size: u64, limit: u64) -> u64 {
+        if self.at + size > limit { RING_START } else { self.at }
+    }
+
+    /// Stores a chunk so that it is whole once its header is there.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written.
+    pub fn write(&mut self, at: u64, chunk: &[u8]) -> Result<()> {
+        let (header, body) = chunk.split_at(HEADER_LEN as usize);
+        self.uncommit(at)?;
+        let written = self.file.write_all_at(body, at + HEADER_LEN);
+        written.and_then(|()| self.file.write_all_at(header, at)).map_err(|error| self.named(error))?;
+        self.at = at + chunk.len() as u64;
+        Ok(())
+    }
+
+    /// Takes the header of a chunk away.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be written.
+    pub fn uncommit(&mut self, at: u64) -> Result<()> {
+        self.file.write_all_at(&[0; HEADER_LEN as usize], at).map_err(|error| self.named(error))
+    }
+
+    /// A chunk that was stored.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read.
+    pub fn read(&self, at: u64, size: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; size as usize];
+        self.file.read_exact_at(&mut bytes, at).map_err(|error| self.named(error))?;
+        Ok(bytes)
+    }
+
+    /// Its name for messages.
+    pub fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn named(&self, error: io::Error) -> Error {
+        Error::from(error).within(&self.name())
+    }
+}
+
+impl Drop for RingFile {
+    fn drop(&mut self) {
+        if let Some(Unused::Made) = self.unused
+            && is_at(&self.file, &self.path)
+        {
+            // What cannot be removed is an empty ring, which the next recorder takes.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether a file that is there is a ring file, whatever it is called.
+pub(super) fn is_ring_file(path: &Path) -> bool {
+    // A pipe could keep us waiting.
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(RING_START).read_to_end(&mut start));
+    read.is_ok() && is_ring(&start)
+}
+
+/// Locks a ring file for as long as the process has it open.
+fn lock(file: &File, path: &Path) -> Result<()> {
+    let taken = || Error::usage("somebody records into it");
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        // It may have got another name, or have gone, since it was opened.
+        Ok(()) if is_at(file, path) => Ok(()),
+        Ok(()) => Err(taken()),
+        Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(taken()),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+/// Whether an open file is the one of this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    let both = file.metadata().and_then(|open| Ok((identity(open), identity(fs::metadata(path)?))));
+    both.is_ok_and(|(open, there)| open == there)
+}
+
+/// Whether nothing but zeros is left in a file: then there is no chunk to keep.
+fn is_empty(file: &mut File) -> io::Result<bool> {
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(true),
+            got if piece[..got].iter().any(|byte| *byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// Gives a file one more name that nothing has yet: `.old` behind its own, or `.old.2` and so on.
+fn keep(path: &Path) -> io::Result<PathBuf> {
+    for number in 1_u64.. {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(if number == 1 { ".old".to_string() } else { format!(".old.{number}") });
+        if fs::symlink_metadata(&name).is_ok() {
+            continue;
+        }
+        match fs::hard_link(path, &name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Not every file system lets a file have two names.
+            Err(_) => return fs::rename(path, &name).map(|()| PathBuf::from(name)),
+            Ok(()) => return Ok(PathBuf::from(name)),
+        }
+    }
+    unreachable!("there are more numbers than files")
+}
