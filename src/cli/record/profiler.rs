@@ -80,6 +80,11 @@ impl Profiler {
         }
     }
 
+    /// Of the first process.
+    pub fn id(&self) -> Id {
+        self.child.id()
+    }
+
     /// How it ended.
     ///
     /// # Errors
