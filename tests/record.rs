@@ -480,6 +480,171 @@ fn a_profile_goes_on_when_the_stream_has_no_reader_any_more() {
     assert!(number(&read.last().expect("an end")["samples"]) > parts().samples);
 }
 
+/// A pipe with a name that is open at both ends, and of which nobody reads.
+fn stalled_pipe(folder: &tempfile::TempDir) -> (fs::File, String) {
+    let (path, name) = path_in(folder, "pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());
+    (fs::OpenOptions::new().read(true).write(true).open(path).expect("it opens"), name)
+}
+
+/// A recorder in a process of which no file becomes longer than this many blocks of 512 bytes.
+fn with_small_files(blocks: usize, options: &[&str], actions: &str) -> (i32, String) {
+    let whole = command(options, actions);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\"")]);
+    command.arg(whole.get_program()).args(whole.get_args()).env("PARTS", parts().folder.path());
+    let output = command.output().expect("sh runs");
+    (output.status.code().expect("no signal"), String::from_utf8(output.stderr).expect("UTF-8"))
+}
+
+#[test]
+fn a_target_that_cannot_be_written_to_is_left_out_and_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (stream, stream_name) = path_in(&folder, "live.jsonl");
+    let (chunks, chunks_name) = path_in(&folder, "live.bin");
+    let options = ["-o", &stream_name, "-o", "/dev/full", "-o", &chunks_name, "--stream-types", "raw"];
+    let (code, _, said) = record(&options, "begin all end");
+    assert_eq!(code, 3, "{said}");
+    assert_eq!(said.matches("/dev/full").count(), 1, "{said}");
+    let live = sound(&fs::read(stream).expect("readable"));
+    let samples = number(&live.last().expect("an end")["samples"]);
+    let again = sound(&stream_of(&chunks, &[]));
+    assert_eq!((samples, number(&again.last().expect("an end")["samples"])), (parts().samples, samples));
+
+    // The stream becomes too long for its file before the profile does.
+    let (stream, stream_name) = path_in(&folder, "long.jsonl");
+    let (chunks, chunks_name) = path_in(&folder, "short.bin");
+    let options = ["-o", &stream_name, "-o", &chunks_name, "--stream-types", "raw"];
+    let whole = fs::metadata(folder.path().join("live.jsonl")).expect("there").len();
+    let blocks = usize::try_from(whole * 3 / 4 / 512).expect("small");
+    let (code, said) = with_small_files(blocks, &options, "begin all end");
+    assert_eq!(code, 3, "{said}");
+    let text = fs::read(stream).expect("readable");
+    assert!(text.ends_with(b"\n") && text.len() as u64 <= whole * 3 / 4, "{said}");
+    assert!(consumer::read(&text).messages.len() > 1);
+    let again = sound(&stream_of(&chunks, &[]));
+    assert_eq!(number(&again.last().expect("an end")["samples"]), parts().samples);
+}
+
+#[test]
+fn when_the_last_target_has_failed_the_profiler_ends_and_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_, name) = path_in(&folder, "gone");
+    let begun = "begin part:0 wait touch:GONE end";
+    let (code, stdout, said) = {
+        let output = command(&["-o", "/dev/full"], begun).env("GONE", &name).output().expect("it runs");
+        (output.status.code(), output.stdout, String::from_utf8(output.stderr).expect("UTF-8"))
+    };
+    assert_eq!((code, stdout.len()), (Some(1), 0), "{said}");
+    assert!(fs::exists(&name).expect("readable"), "it ended as it was asked to: {said}");
+    fs::remove_file(&name).expect("removable");
+    // Nor does a reader that goes leave a program behind.
+    let mut command = command(&[], begun);
+    let mut child =
+        command.env("GONE", &name).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    let (code, said) = Recorder { child }.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(fs::exists(&name).expect("readable"), "{said}");
+}
+
+#[test]
+fn a_pipe_that_takes_nothing_does_not_keep_a_signal_from_ending_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (pipe, pipe_name) = stalled_pipe(&folder);
+    let (stream, name) = path_in(&folder, "live.jsonl");
+    let (_, gone) = path_in(&folder, "gone");
+    let mut command = command(
+        &["-o", &name, "-o", &pipe_name, "--stream-types", "raw"],
+        "begin all all all wait touch:GONE end",
+    );
+    let child =
+        command.env("GONE", &gone).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let recorder = Recorder { child };
+    wait_for_count(&stream, META, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    recorder.signal("-TERM");
+    let (code, said) = recorder.end();
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("pipe: nobody takes what is written"), "{said}");
+    assert!(fs::exists(&gone).expect("readable"), "the profiler had its time: {said}");
+    let live = sound(&fs::read(&stream).expect("readable"));
+    assert_eq!(number(&live.last().expect("an end")["samples"]), parts().samples * 3, "the file has all");
+    drop(pipe);
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_a_pipe() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (pipe, pipe_name) = stalled_pipe(&folder);
+    let (stream, name) = path_in(&folder, "live.jsonl");
+    let options = ["-o", &name, "-o", &pipe_name, "--stream-types", "raw"];
+    let recorder = Recorder::start(&options, "begin all all all deaf");
+    wait_for_count(&stream, META, 1);
+    let begun = Instant::now();
+    recorder.signal("-INT");
+    std::thread::sleep(Duration::from_millis(200));
+    recorder.signal("-INT");
+    let (code, said) = recorder.end();
+    assert_ne!(code, Some(0), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(9), "not the patience that profilers have");
+    let left = fs::read_dir(folder.path()).expect("readable").flatten();
+    assert!(
+        left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')),
+        "nothing unfinished"
+    );
+    drop(pipe);
+}
+
+#[test]
+fn a_signal_ends_the_waiting_for_a_collector_that_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (stream, name) = path_in(&folder, "live.jsonl");
+    // Nobody listens at port 1. The time is longer than a test may take.
+    let options = ["-o", &name, "-o", "tcp:127.0.0.1:1", "--stall-timeout", "10m"];
+    for signals in [["-TERM"].as_slice(), &["-INT", "-INT"]] {
+        let recorder = Recorder::start(&options, "begin part:0 wait end");
+        wait_for_count(&stream, META, 1);
+        for signal in signals {
+            recorder.signal(signal);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let (code, said) = recorder.end();
+        assert_eq!(code, Some(3), "{said}");
+        fs::remove_file(&stream).expect("removable");
+    }
+    // Where the program has ended by itself, the first signal does.
+    let recorder = Recorder::start(&options, "begin part:0 end");
+    wait_for_count(&stream, "\"type\":\"end\"", 1);
+    std::thread::sleep(Duration::from_millis(300));
+    recorder.signal("-INT");
+    let (code, said) = recorder.end();
+    assert_eq!(code, Some(3), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hangup_that_is_ignored_stays_so_for_recorder_and_target() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (stream, name) = path_in(&folder, "live.jsonl");
+    let whole = command(&["-o", &name], "hup begin part:0 wait end");
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(whole.get_program()).args(whole.get_args());
+    command.env("PARTS", parts().folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recorder = Recorder { child: command.spawn().expect("sh starts") };
+    let stdout = recorder.child.stdout.take().expect("a pipe");
+    wait_for_count(&stream, META, 1);
+    let status = fs::read_to_string(format!("/proc/{}/status", recorder.child.id())).expect("it runs");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("there").trim();
+    assert_eq!(u64::from_str_radix(mask, 16).expect("a mask") & 1, 1);
+    recorder.signal("-HUP");
+    recorder.signal("-INT");
+    assert_eq!(recorder.end().0, Some(0));
+    let mut said = String::new();
+    BufReader::new(stdout).read_line(&mut said).expect("UTF-8");
+    assert_eq!(said, "True\n");
+}
+
 /// A recorder with a ring, to talk to.
 struct Ringed {
     recorder: Recorder,

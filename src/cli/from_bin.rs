@@ -51,7 +51,7 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
 }
 
 fn outlet(args: &FromBin, messages: &Messages, targets: &[Target], network: &Network) -> Result<Outlet> {
-    Outlet::open(targets, &args.live, network, args.follow, messages)
+    Outlet::open(targets, &args.live, network, args.follow, None, messages)
 }
 
 /// Writes the runs of one input: one, unless files were joined.

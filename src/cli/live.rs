@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::protocol::message::{Loss, LossAmount, LossReason};
 use crate::protocol::{Head, amended, loss_line};
 use crate::stream::{
-    Amount, Class, DropPolicy, Item, Lost, Network, SinkOptions, Sinks, Totals, Undelivered, Why, Wording,
+    Amount, Class, DropPolicy, Item, Limit, Lost, Network, SinkOptions, Sinks, Totals, Undelivered, Why,
+    Wording,
 };
 
 /// Takes the text of a stream and hands its messages on, those of a batch all at once.
@@ -29,7 +30,7 @@ pub(super) struct Live {
 
 impl Live {
     /// Sinks for nobody yet. A stream that `is_live` waits for no reader unless it was told to.
-    pub fn new(args: &Args, network: Network, is_live: bool) -> Self {
+    pub fn new(args: &Args, network: Network, is_live: bool, limit: Limit) -> Self {
         let options = SinkOptions {
             network,
             policy: match args.drop_policy {
@@ -39,6 +40,7 @@ impl Live {
             buffer: args.buffer,
             stall: args.stall_timeout,
             readers: args.max_readers,
+            limit,
         };
         let wait = args.wait_readers.unwrap_or(if is_live { 0 } else { 1 });
         Live {

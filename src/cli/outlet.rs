@@ -3,13 +3,16 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::cli::Status;
 use crate::cli::args::{DropPolicy, Format, Live as Args, Schema};
 use crate::cli::live::Live;
 use crate::cli::messages::Messages;
+use crate::cli::{Status, is_broken_pipe};
 use crate::error::{Error, Result};
 use crate::protocol::{MessageType, StreamTypes};
-use crate::stream::{Amount, Input, Network, Output, Target};
+use crate::stream::{Amount, Input, Limit, Network, Output, Target};
+
+/// Said where a target fails beside others.
+const LEFT_OUT: &str = "the recording goes on without it";
 
 /// Every target of one stream, open.
 pub(super) struct Outlet {
@@ -19,6 +22,10 @@ pub(super) struct Outlet {
     live_name: String,
     /// The target that a write to failed.
     failed: Option<String>,
+    /// Whether a target that fails is left out, and the others go on.
+    goes_on: bool,
+    /// Whether one is.
+    has_left_out: bool,
     messages: Messages,
 }
 
@@ -67,7 +74,8 @@ pub(super) fn check_for_readers(format: Format, schema: Schema, types: Option<&S
 }
 
 impl Outlet {
-    /// Opens the targets. A stream that `is_live` waits for no reader unless it was told to.
+    /// Opens the targets. A stream that `is_live` waits for no reader unless it was told to. One that has a limit
+    /// waits for nobody once that is over, and goes on as long as there is a target that can be written to.
     ///
     /// # Errors
     ///
@@ -77,6 +85,7 @@ impl Outlet {
         args: &Args,
         network: &Network,
         is_live: bool,
+        limit: Option<&Limit>,
         messages: &Messages,
     ) -> Result<Self> {
         let mut outlet = Outlet {
@@ -84,6 +93,8 @@ impl Outlet {
             live: None,
             live_name: String::new(),
             failed: None,
+            goes_on: limit.is_some(),
+            has_left_out: false,
             messages: *messages,
         };
         if args.wait_readers.is_some_and(|wait| wait > args.max_readers) {
@@ -97,10 +108,16 @@ impl Outlet {
             let named = |error: Error| error.within(&name);
             let is_served = has_readers(std::slice::from_ref(target), args);
             if !is_served {
-                outlet.outputs.push((name.clone(), target.open().map_err(named)?));
+                let mut output = target.open().map_err(named)?;
+                if let Some(limit) = limit {
+                    output = output.limited(limit).map_err(named)?;
+                }
+                outlet.outputs.push((name.clone(), output));
                 continue;
             }
-            let live = outlet.live.get_or_insert_with(|| Live::new(args, network.clone(), is_live));
+            let live = outlet.live.get_or_insert_with(|| {
+                Live::new(args, network.clone(), is_live, limit.cloned().unwrap_or_default())
+            });
             match target {
                 Target::Socket(address, _) => live.sinks().open(address).map_err(named)?,
                 target => live.sinks().pipe(&name, Box::new(target.open().map_err(named)?)),
@@ -139,10 +156,47 @@ impl Outlet {
     ///
     /// A target that cannot be written to.
     pub fn publish(&mut self) -> Result<()> {
-        for (name, output) in &mut self.outputs {
-            output.publish().map_err(|error| error.within(name))?;
+        let mut at = 0;
+        while at < self.outputs.len() {
+            match self.outputs[at].1.publish() {
+                Ok(()) => at += 1,
+                Err(error) => self.leave_out(at, error)?,
+            }
         }
         Ok(())
+    }
+
+    /// Goes on without a target that failed, where that is wanted and another is left: a reader who has gone
+    /// without a word, for anything else it is told.
+    fn leave_out(&mut self, at: usize, error: Error) -> Result<()> {
+        let is_last = self.outputs.len() == 1 && self.live.is_none();
+        if is_last || !(self.goes_on || is_broken_pipe(&error)) {
+            self.failed = Some(self.outputs[at].0.clone());
+            return Err(error);
+        }
+        let (name, output) = self.outputs.remove(at);
+        if !is_broken_pipe(&error) {
+            self.has_left_out = true;
+            self.messages.fault(&name, &error.hint(LEFT_OUT));
+            self.cut(&name, output);
+        }
+        Ok(())
+    }
+
+    /// What is in a file of a target that failed ends where it was whole.
+    fn cut(&self, name: &str, output: Output) {
+        match output.abandon() {
+            Ok(true) => self.messages.note(name, "it ends with the last batch that is whole"),
+            Ok(false) => {}
+            Err(error) => self.messages.fault(name, &Error::from(error).within("it is incomplete")),
+        }
+    }
+
+    /// Gives up the target that failed last.
+    pub fn abandon(mut self) {
+        for (name, output) in std::mem::take(&mut self.outputs) {
+            self.cut(&name, output);
+        }
     }
 
     /// Ends the writing, once every reader has what waits for it.
@@ -152,8 +206,16 @@ impl Outlet {
     /// A target that cannot be brought to its place.
     pub fn commit(self) -> Result<Status> {
         let mut committed = Ok(());
+        let mut has_left_out = self.has_left_out;
         for (name, output) in self.outputs {
-            committed = committed.and(output.commit().map_err(|error| error.within(&name)));
+            let done = output.commit().map_err(|error| error.within(&name));
+            match done {
+                Err(error) if self.goes_on => {
+                    has_left_out = true;
+                    self.messages.error(&error);
+                }
+                done => committed = committed.and(done),
+            }
         }
         // Readers get the end whatever became of a file.
         let undelivered = self.live.map_or(Vec::new(), Live::finish);
@@ -167,23 +229,22 @@ impl Outlet {
             };
             self.messages.fault(&undelivered.name, &Error::stream(what));
         }
-        Ok(if undelivered.is_empty() { Status::Done } else { Status::Partial })
+        Ok(if undelivered.is_empty() && !has_left_out { Status::Done } else { Status::Partial })
     }
 
     /// Does it to every target. One reader who goes does not end the stream of the others.
     fn each(&mut self, mut act: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let mut at = 0;
         while at < self.outputs.len() {
-            let others = self.outputs.len() - 1 + usize::from(self.live.is_some());
-            let (name, output) = &mut self.outputs[at];
-            match act(output) {
+            match act(&mut self.outputs[at].1) {
                 Ok(()) => at += 1,
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && others > 0 => {
-                    self.outputs.remove(at);
-                }
                 Err(error) => {
-                    self.failed = Some(name.clone());
-                    return Err(error);
+                    // The kind is what the callers go by.
+                    let kind = error.kind();
+                    self.leave_out(at, error.into()).map_err(|error| match error.io() {
+                        Some(io) => io::Error::new(kind, io.to_string()),
+                        None => io::Error::new(kind, error.to_string()),
+                    })?;
                 }
             }
         }

@@ -10,13 +10,24 @@ pub(super) fn size_limit_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// Calls `stop`, with the signal's number, when the process is asked to end: SIGINT, SIGTERM, SIGHUP.
+/// Calls `stop`, with the signal's number, when the process is asked to end: SIGINT, SIGTERM, and SIGHUP
+/// unless whoever started it has it ignored (nohup).
 #[cfg(unix)]
 pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let asking = [SIGINT, SIGTERM].into_iter().chain(Some(SIGHUP).filter(|signal| !is_ignored(*signal)));
+    let mut signals = signal_hook::iterator::Signals::new(asking)?;
     std::thread::spawn(move || signals.forever().for_each(&mut stop));
     Ok(())
+}
+
+/// Whether the process was started with the signal ignored, where the system tells.
+#[cfg(unix)]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
 /// Calls `ask` with every SIGUSR1.

@@ -7,6 +7,8 @@
 mod address;
 #[cfg(feature = "cli")]
 mod input;
+#[cfg(feature = "cli")]
+mod limit;
 mod lines;
 #[cfg(feature = "cli")]
 mod output;
@@ -29,6 +31,8 @@ mod web;
 pub use address::{Address, Host, SocketAddress, Transport};
 #[cfg(feature = "cli")]
 pub use input::{Input, ProfileSource, unpacked};
+#[cfg(feature = "cli")]
+pub use limit::Limit;
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
 pub use output::{Output, Target, remove_unfinished};

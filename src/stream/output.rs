@@ -12,6 +12,7 @@ use tempfile::NamedTempFile;
 use crate::error::{Error, Result};
 use crate::stream::Input;
 use crate::stream::address::{Address, SocketAddress};
+use crate::stream::limit::Limit;
 use crate::stream::peer::Network;
 use crate::stream::socket::Socket;
 
@@ -190,6 +191,9 @@ enum Place {
     Standard,
     /// A device or a pipe with a name.
     Special(File),
+    /// The same, for whose reader nobody waits longer than this.
+    #[cfg(unix)]
+    Limited(File, Limit),
     /// A connection.
     Socket(Socket),
     /// A file in the making beside its place.
@@ -212,6 +216,50 @@ impl Output {
             Sink::Plain(place)
         };
         Ok(Output { sink, failed: false })
+    }
+
+    /// Has writes to a pipe or a device fail once this limit is over and nothing is taken. It may be set while a
+    /// write waits.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the system.
+    #[cfg(unix)]
+    pub fn limited(mut self, limit: &Limit) -> Result<Self> {
+        use std::os::fd::AsFd;
+        self.sink = match self.sink {
+            Sink::Plain(Place::Standard) => {
+                let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+                Sink::Plain(Place::Limited(file, limit.clone()))
+            }
+            Sink::Plain(Place::Special(file)) => Sink::Plain(Place::Limited(file, limit.clone())),
+            other => other,
+        };
+        Ok(self)
+    }
+
+    /// The same, where there is no means to wait with a limit.
+    #[cfg(not(unix))]
+    #[expect(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
+    pub fn limited(self, _: &Limit) -> Result<Self> {
+        Ok(self)
+    }
+
+    /// Gives up a target that could not be written to: a file that is in its place ends where it was last
+    /// published. Returns whether there is such a file.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be cut.
+    pub fn abandon(self) -> io::Result<bool> {
+        let mut sink = self.sink;
+        let place = match &mut sink {
+            Sink::Plain(place) => place,
+            Sink::Packed(encoder) => encoder.get_mut(),
+        };
+        let Place::Growing { file, whole } = place else { return Ok(false) };
+        file.set_len(*whole)?;
+        Ok(true)
     }
 
     /// Whether a write has failed.
@@ -250,6 +298,12 @@ impl Output {
             }
         };
         match place {
+            #[cfg(unix)]
+            Place::Limited(..) => {
+                place.write_all(head)?;
+                io::copy(rest, place)?;
+                Ok(place.flush()?)
+            }
             Place::Standard | Place::Special(_) | Place::Socket(_) => {
                 place.write_all(head)?;
                 io::copy(rest, place)?;
@@ -289,6 +343,9 @@ impl Output {
             Sink::Plain(place) => place,
             Sink::Packed(encoder) => encoder.get_mut(),
         };
+        if let Place::Growing { file, whole } = place {
+            *whole = file.stream_position()?;
+        }
         if !matches!(place, Place::File { .. }) {
             return Ok(());
         }
@@ -313,6 +370,8 @@ impl Output {
         match place {
             Place::Standard => io::stdout().flush()?,
             Place::Special(mut file) => file.flush()?,
+            #[cfg(unix)]
+            Place::Limited(mut file, _) => file.flush()?,
             Place::Socket(socket) => socket.shutdown(Shutdown::Write),
             Place::File { file, path } => {
                 file.as_file().sync_all()?;
@@ -349,6 +408,8 @@ impl Write for Place {
         match self {
             Place::Standard => io::stdout().write(bytes),
             Place::Special(file) => file.write(bytes),
+            #[cfg(unix)]
+            Place::Limited(file, limit) => write_limited(file, bytes, limit),
             Place::Socket(socket) => socket.write(bytes),
             Place::File { file, .. } => file.as_file_mut().write(bytes),
             Place::Growing { file, .. } => file.write(bytes),
@@ -359,9 +420,30 @@ impl Write for Place {
         match self {
             Place::Standard => io::stdout().flush(),
             Place::Special(file) => file.flush(),
+            #[cfg(unix)]
+            Place::Limited(file, _) => file.flush(),
             Place::Socket(socket) => socket.flush(),
             Place::File { file, .. } => file.as_file_mut().flush(),
             Place::Growing { file, .. } => file.flush(),
+        }
+    }
+}
+
+/// Writes as much as a pipe takes without waiting that takes anything.
+#[cfg(unix)]
+fn write_limited(file: &mut File, bytes: &[u8], limit: &Limit) -> io::Result<usize> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    /// A pipe that can be written to has room for so much.
+    const PIECE: usize = 4096;
+    let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    loop {
+        match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&pause)) {
+            Ok(0) if limit.is_over() => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody takes what is written"));
+            }
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return file.write(&bytes[..bytes.len().min(PIECE)]),
+            Err(error) => return Err(error.into()),
         }
     }
 }

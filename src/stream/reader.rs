@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::stream::limit::Limit;
 use crate::stream::peer::{Gone, Wire};
 use crate::stream::queue::{Amount, Entry, Item, Lost, Queue, Tally, Totals};
 
@@ -41,6 +42,8 @@ struct State {
     tally: Tally,
     lost: Amount,
     phase: Phase,
+    /// Since when something waits of which nothing was taken.
+    waits_since: Instant,
     is_connected: bool,
     /// The connection is of no use any more.
     hung_up: Option<HangUp>,
@@ -91,6 +94,7 @@ impl Reader {
             tally: Tally::default(),
             lost: Amount::default(),
             phase: Phase::Open,
+            waits_since: Instant::now(),
             is_connected: false,
             hung_up: None,
             is_doubtful: false,
@@ -140,18 +144,18 @@ impl Reader {
     }
 
     /// The same, once there is room: a batch that is larger than the queue comes into an empty one. If
-    /// nothing goes for `stall`, they are dropped all the same.
-    pub fn push_waiting(&self, items: &[Numbered], stall: Duration) {
+    /// nothing goes for `stall`, or the limit is over, they are dropped all the same.
+    pub fn push_waiting(&self, items: &[Numbered], stall: Duration, limit: &Limit) {
         let bytes = items.iter().map(|(item, _)| item.text.len()).sum();
         let mut state = self.lock();
         let mut moved = (self.moved(), Instant::now());
         let mut is_stalled = false;
         while state.phase == Phase::Open && state.queue.is_full_with(bytes) && !is_stalled {
-            state = self.wait(state, stall.min(Duration::from_secs(1)));
+            state = self.wait(state, stall.min(Duration::from_millis(200)));
             if self.moved() != moved.0 {
                 moved = (self.moved(), Instant::now());
             }
-            is_stalled = moved.1.elapsed() >= stall;
+            is_stalled = moved.1.elapsed() >= stall || limit.is_over();
         }
         self.add(state, items, is_stalled);
     }
@@ -159,6 +163,9 @@ impl Reader {
     fn add(&self, mut state: MutexGuard<'_, State>, items: &[Numbered], may_drop: bool) {
         if state.phase != Phase::Open {
             return;
+        }
+        if state.queue.messages() == 0 {
+            state.waits_since = Instant::now();
         }
         for (item, before) in items {
             state.queue.push(item, *before);
@@ -194,6 +201,9 @@ impl Reader {
         let mut state = self.lock();
         if state.phase == Phase::Open {
             state.phase = Phase::Ending;
+            if state.queue.messages() == 0 {
+                state.waits_since = Instant::now();
+            }
         }
         self.changed.notify_all();
     }
@@ -215,13 +225,17 @@ impl Reader {
         state.queue.resume();
     }
 
-    /// Waits until it has all, and nothing goes for `stall` at the longest; whether it has.
-    pub fn drained(&self, stall: Duration) -> bool {
-        let mut moved = (self.moved(), Instant::now());
+    /// Waits until it has all, and nothing goes for `stall` at the longest, or the limit is over; whether it has.
+    /// The time counts in which nothing went before.
+    pub fn drained(&self, stall: Duration, limit: &Limit) -> bool {
         let mut state = self.lock();
+        let mut moved = (self.moved(), state.waits_since);
         while state.phase != Phase::Done {
             if self.moved() != moved.0 {
                 moved = (self.moved(), Instant::now());
+            }
+            if limit.is_over() {
+                return false;
             }
             let Some(left) = stall.checked_sub(moved.1.elapsed()).filter(|left| !left.is_zero()) else {
                 return false;
@@ -291,6 +305,7 @@ impl Reader {
                 (Ok(()), Some(entry)) => {
                     let State { tally, lost, .. } = &mut *state;
                     tally.note(&entry, lost);
+                    state.waits_since = Instant::now();
                     self.changed.notify_all();
                 }
                 (Err(error), entry) => {

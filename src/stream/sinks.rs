@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::stream::address::SocketAddress;
+use crate::stream::limit::Limit;
 use crate::stream::peer::{Bound, Gone, Network, Notice, Peer, Wire};
 use crate::stream::queue::{Amount, Class, Item};
 use crate::stream::reader::{Ended, HangUp, Numbered, Reader, Wording};
@@ -38,6 +39,8 @@ pub struct SinkOptions {
     pub stall: Duration,
     /// Readers at a time.
     pub readers: usize,
+    /// Once it is over, no reader is waited for.
+    pub limit: Limit,
 }
 
 /// Where a live stream goes.
@@ -160,7 +163,7 @@ impl Sinks {
         for reader in &readers {
             match options.policy {
                 DropPolicy::Oldest => reader.push(&items),
-                DropPolicy::Block => reader.push_waiting(&items, options.stall),
+                DropPolicy::Block => reader.push_waiting(&items, options.stall, &options.limit),
             }
         }
     }
@@ -181,7 +184,7 @@ impl Sinks {
         };
         readers.iter().for_each(|reader| reader.end());
         for reader in &readers {
-            if !reader.drained(options.stall) {
+            if !reader.drained(options.stall, &options.limit) {
                 let waiting = reader.waiting();
                 reader.give_up();
                 self.hub.trouble(&reader.name, &format!("{waiting} messages could not be delivered"));

@@ -104,6 +104,10 @@ for action in sys.argv[8:]:
         print(value, flush=True)
     elif what == "asked":
         print(interval, samples, *sys.argv[3][:3], sep="|", flush=True)
+    elif what == "hup":
+        print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
+    elif what == "touch":
+        open(os.environ[value], "w").close()
     elif what == "gate":
         while not os.path.exists(os.environ["GATE"]):
             if is_alone():

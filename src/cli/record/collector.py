@@ -290,7 +290,10 @@ def stop(number, frame):
         raise KeyboardInterrupt
 
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = [signal.SIGINT, signal.SIGTERM]
+if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    # Else it is not to end with its terminal (nohup), and the target neither.
+    STOPS.append(signal.SIGHUP)
 
 
 def main():

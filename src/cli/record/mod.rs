@@ -1,6 +1,7 @@
 //! `record`: CPython's profiler, run with a collector of ours, into streams and profiles while it samples.
 
 mod control;
+mod ending;
 mod packets;
 mod profiler;
 mod profiles;
@@ -13,9 +14,12 @@ mod stream;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
 
 use crate::cli::Status;
@@ -24,13 +28,14 @@ use crate::cli::follow::{Every, wall_us};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::outlet::{self, check_for_readers, has_readers};
-use crate::cli::{is_broken_pipe, signals};
+use crate::cli::signals;
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
 use crate::stream::{Network, Target};
 use control::{Command, Control, Request};
 pub(super) use control::{path_of, snapshot_path};
-use packets::{Packets, Profiler as Id, Said};
+use ending::Ending;
+use packets::{Fact, Packets, Profiler as Id, Said};
 use profiler::Profiler;
 use profiles::is_profile;
 use recording::Recording;
@@ -39,8 +44,6 @@ use snapshot::{Snapshots, Wanted, failed, file_of};
 
 /// Messages that wait for the recorder; then the profiler waits.
 const WAITING: usize = 64;
-/// How long profilers may take to end before they are ended.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Where SIGUSR1 writes, unless said otherwise.
 const SNAPSHOT: &str = "tachyon-{}.bin";
 
@@ -49,7 +52,8 @@ enum Event {
     Said(Id, Said),
     /// Nobody is left at the pipe; bytes that were begun, and why nothing more is taken.
     Closed(HashMap<Id, u64>, Option<Error>),
-    Stop,
+    /// A signal has come.
+    Signal,
     Snapshot,
     Asked(Request),
 }
@@ -67,23 +71,34 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     profiler::check(&args.python)?;
     let ring = args.ring.map(|limits| Ring::new(limits, args.ring_file.as_deref(), *messages)).transpose()?;
     let is_output_ours = targets.streams.iter().any(|target| matches!(target, Target::Standard));
-    let mut recording = Recording::new(args, messages, &network, &targets.streams, targets.profiles, ring)?;
+    let ending = Arc::new(Ending::default());
+    let limit = &ending.limit;
+    let mut recording =
+        Recording::new(args, messages, &network, limit, &targets.streams, targets.profiles, ring)?;
     // Nothing is lost yet if somebody doesn't want to wait any more.
     recording.wait_for_readers()?;
 
     let (sender, events) = mpsc::sync_channel(WAITING);
     let (stop, usr1, asks) = (sender.clone(), sender.clone(), sender.clone());
+    let ends = Arc::clone(&ending);
+    signals::on_stop(move |signal| {
+        ends.signal(signal);
+        // Only to wake the recorder: where others wait for it already, it is awake or stuck.
+        drop(stop.try_send(Event::Signal));
+    })?;
     // Whoever is gone needs nothing any more.
-    signals::on_stop(move |_| drop(stop.send(Event::Stop)))?;
     signals::on_snapshot(move || drop(usr1.send(Event::Snapshot)))?;
     let control =
         control.map(|path| Control::listen(&path, move |request| asks.send(Event::Asked(request)).is_ok()));
     let control = control.transpose()?;
     let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, is_output_ours)?;
-    std::thread::spawn(move || listen(pipe, &sender));
+    ending.profiler(profiler.id(), true);
+    let known = Arc::clone(&ending);
+    std::thread::spawn(move || listen(pipe, &sender, &known));
 
     let heartbeat = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let recorder = Recorder {
+        is_attached: args.profiler.first().is_some_and(|first| first == "attach"),
         recording,
         profiler,
         snapshots: args.ring.map(|_| Snapshots::start(args, &network, *messages)),
@@ -91,6 +106,9 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         heartbeat: heartbeat.map(|types| Every::new(types.heartbeat())),
         later: Vec::new(),
         taken: 0,
+        ending,
+        signals: 0,
+        is_closed: false,
         stopping: None,
     };
     let status = recorder.run(&events, messages);
@@ -164,11 +182,18 @@ fn check_snapshot(path: &Path, ring_file: Option<&Path>) -> Result<()> {
 }
 
 /// Hands on what the profilers say, until the last has closed the pipe.
-fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>) {
+fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>, ending: &Ending) {
     let mut packets = Packets::new(std::io::BufReader::with_capacity(64 * 1024, pipe));
     let refused = loop {
         match packets.next() {
             Ok(Some((id, said))) => {
+                match &said {
+                    Said::Fact(Fact::Begin(_)) => ending.profiler(id, true),
+                    Said::Fact(
+                        Fact::End | Fact::Denied { .. } | Fact::Unreadable { .. } | Fact::Refused { .. },
+                    ) => ending.profiler(id, false),
+                    Said::Fact(Fact::Exit { .. }) | Said::Profile(_) => {}
+                }
                 if events.send(Event::Said(id, said)).is_err() {
                     return;
                 }
@@ -182,6 +207,8 @@ fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>) {
 
 struct Recorder<'a> {
     recording: Recording<'a>,
+    /// Whether the program was there before.
+    is_attached: bool,
     profiler: Profiler,
     snapshots: Option<Snapshots>,
     /// What SIGUSR1 writes.
@@ -191,30 +218,85 @@ struct Recorder<'a> {
     later: Vec<(Instant, Request)>,
     /// Snapshots that SIGUSR1 has asked for.
     taken: u64,
+    ending: Arc<Ending>,
+    /// Signals that were heeded.
+    signals: u32,
+    /// Whether the profilers are gone.
+    is_closed: bool,
     /// When profilers that were asked to end are ended.
     stopping: Option<Instant>,
 }
 
 impl Recorder<'_> {
     fn run(mut self, events: &Receiver<Event>, messages: &Messages) -> Result<Status> {
-        let closed = self.record(events);
-        if let Err(error) = closed {
-            // Whoever reads no more wants an end; anything else is no reason to end the program.
-            if is_broken_pipe(&error) {
-                self.profiler.stop(self.recording.open_profilers().into_iter());
+        if let Err(error) = self.record(events) {
+            // The program is ended as by a signal, whatever the reason is.
+            self.wind_down(events);
+            self.wait_for_profiler()?;
+            if let Some(snapshots) = self.snapshots.take() {
+                snapshots.finish();
             }
-            return Err(error);
+            self.tell_who_goes_on(messages);
+            return self.recording.give_up(error);
         }
         for (_, request) in std::mem::take(&mut self.later) {
             self.obey(request)?;
         }
-        let status = self.profiler.wait()?;
+        let status = self.wait_for_profiler()?;
         let all_written = self.snapshots.take().is_none_or(Snapshots::finish);
         if let Some(exit) = self.recording.exit.filter(|exit| *exit != 0 && self.stopping.is_none()) {
             messages.note("record", &format!("the program ended {}", ended(exit)));
         }
+        self.tell_who_goes_on(messages);
+        self.ending.drain();
         let status = self.recording.finish(status)?;
         Ok(if all_written { status } else { Status::Partial })
+    }
+
+    fn wait_for_profiler(&mut self) -> Result<ExitStatus> {
+        let status = self.profiler.wait();
+        self.ending.profiler(self.profiler.id(), false);
+        status
+    }
+
+    /// A profiler that was killed could not end the program that it had started.
+    fn tell_who_goes_on(&self, messages: &Messages) {
+        if self.is_attached {
+            return;
+        }
+        let first = self.recording.runs().map(|(_, pid, ..)| pid).next();
+        let alive = first.filter(|pid| {
+            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+            pid.is_some_and(|pid| test_kill_process(pid).is_ok())
+        });
+        if let Some(pid) = alive {
+            messages.note("record", &format!("process {pid} goes on"));
+        }
+    }
+
+    /// Has the profilers end, for nothing they say is of use any more.
+    fn wind_down(&mut self, events: &Receiver<Event>) {
+        if self.stopping.is_none() {
+            self.stop();
+        }
+        while !self.is_closed {
+            match events.recv_timeout(self.wait()) {
+                Ok(Event::Closed(..)) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(_) | Err(RecvTimeoutError::Timeout) => self.heed(),
+            }
+        }
+    }
+
+    /// Ends profilers that take too long, and does what signals ask for.
+    fn heed(&mut self) {
+        while self.signals < self.ending.signals() {
+            self.signals += 1;
+            self.stop();
+        }
+        if self.stopping.is_some_and(|end| end <= Instant::now()) {
+            self.profiler.kill(self.recording.open_profilers().into_iter());
+            self.stopping = Some(Instant::now() + self.ending.patience());
+        }
     }
 
     /// Records until the profilers are gone.
@@ -223,19 +305,17 @@ impl Recorder<'_> {
             match events.recv_timeout(self.wait()) {
                 Ok(Event::Said(id, said)) => self.recording.said(id, said)?,
                 Ok(Event::Closed(unfinished, refused)) => {
+                    self.is_closed = true;
                     return self.recording.broke_off(&unfinished, refused);
                 }
-                Ok(Event::Stop) => self.stop(),
+                Ok(Event::Signal) => {}
                 Ok(Event::Snapshot) => self.snapshot_by_signal()?,
                 Ok(Event::Asked(request)) => self.asked(request)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
+            self.heed();
             let now = Instant::now();
-            if self.stopping.is_some_and(|end| end <= now) {
-                self.profiler.kill(self.recording.open_profilers().into_iter());
-                self.stopping = Some(now + PATIENCE);
-            }
             let due: Vec<_> = self.later.extract_if(.., |(due, _)| *due <= now).collect();
             for (_, request) in due {
                 self.obey(request)?;
@@ -263,7 +343,7 @@ impl Recorder<'_> {
         } else {
             self.profiler.stop(profilers);
         }
-        self.stopping = Some(Instant::now() + PATIENCE);
+        self.stopping = Some(Instant::now() + self.ending.patience());
     }
 
     fn snapshot_by_signal(&mut self) -> Result<()> {

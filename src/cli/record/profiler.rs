@@ -83,6 +83,11 @@ impl Profiler {
         }
     }
 
+    /// Of the first process.
+    pub fn id(&self) -> Id {
+        self.child.id()
+    }
+
     /// How it ended.
     ///
     /// # Errors

@@ -28,44 +28,41 @@ pub(super) struct Profiles {
 }
 
 impl Profiles {
-    /// Opens the profiles: of the first process where `pid` is `None`.
-    ///
-    /// # Errors
-    ///
-    /// One that cannot be opened.
-    pub fn open(paths: &[PathBuf], pid: Option<u32>) -> Result<Self> {
-        let open = |path: &PathBuf| -> Result<_> {
+    /// Opens the profiles, of the first process where `pid` is `None`; those that cannot be are left out, with
+    /// the reasons.
+    pub fn open(paths: &[PathBuf], pid: Option<u32>) -> (Self, Vec<Error>) {
+        let (mut places, mut errors) = (Vec::new(), Vec::new());
+        for path in paths {
             let path = pid.map_or_else(|| path.clone(), |pid| of_process(path, pid));
             let target = Target::File(path);
-            let output = target.open().map_err(named(&target))?;
-            Ok((target, output))
-        };
-        Ok(Profiles { places: paths.iter().map(open).collect::<Result<_>>()? })
+            match target.open() {
+                Ok(output) => places.push((target, output)),
+                Err(error) => errors.push(named(&target)(error)),
+            }
+        }
+        (Profiles { places }, errors)
     }
 
-    /// Appends a chunk.
-    ///
-    /// # Errors
-    ///
-    /// What cannot be written; the chunks before stay whole.
-    pub fn chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        let (header, mut body) = chunk.split_at(crate::format::HEADER_LEN as usize);
-        for (target, output) in &mut self.places {
-            output.chunk(header, &mut body).map_err(named(target))?;
-            body = &chunk[header.len()..];
-        }
-        Ok(())
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
-    /// Ends the profiles.
-    ///
-    /// # Errors
-    ///
-    /// A file that cannot be brought to disk.
-    pub fn commit(self) -> Result<()> {
-        for (target, output) in self.places {
-            output.commit().map_err(named(&target))?;
-        }
-        Ok(())
+    /// Appends a chunk. Those that cannot be written to are left out; in them the chunks before stay whole.
+    /// Returns the reasons.
+    pub fn chunk(&mut self, chunk: &[u8]) -> Vec<Error> {
+        let (header, body) = chunk.split_at(crate::format::HEADER_LEN as usize);
+        let mut errors = Vec::new();
+        self.places.retain_mut(|(target, output)| {
+            let appended = output.chunk(header, &mut { body }).map_err(named(target));
+            appended.map_err(|error| errors.push(error)).is_ok()
+        });
+        errors
+    }
+
+    /// Ends the profiles. Returns why some cannot be brought to disk.
+    pub fn commit(self) -> Vec<Error> {
+        let ends = self.places.into_iter().map(|(target, output)| output.commit().map_err(named(&target)));
+        ends.filter_map(Result::err).collect()
     }
 }

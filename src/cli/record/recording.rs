@@ -13,15 +13,15 @@ use super::packets::{Begin, Fact, Profiler, Said};
 use super::profiles::Profiles;
 use super::ring::{Kept, Ring};
 use super::stream::Stream;
-use crate::cli::Status;
 use crate::cli::args::Record as Args;
 use crate::cli::messages::Messages;
 use crate::cli::runs::random_id;
+use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChunkInfo, Framing, Lost, Profile};
 use crate::model::Statistics;
-use crate::stream::{Network, Target};
+use crate::stream::{Limit, Network, Target};
 
 /// Characters of a command line that become a label.
 const COMMAND: usize = 1024;
@@ -41,6 +41,10 @@ pub(super) struct Recording<'a> {
     profiles: Option<Profiles>,
     pub ring: Option<Ring>,
     status: Status,
+    /// Of targets that failed, not told yet.
+    errors: Vec<Error>,
+    /// Whether something is in a target.
+    has_data: bool,
     /// Why there may be nothing.
     pub failure: Option<Error>,
     /// How the target ended, where it ended by itself.
@@ -76,6 +80,7 @@ impl<'a> Recording<'a> {
         args: &'a Args,
         messages: &'a Messages,
         network: &Network,
+        limit: &Limit,
         streams: &[Target],
         profile_paths: Vec<PathBuf>,
         ring: Option<Ring>,
@@ -86,17 +91,23 @@ impl<'a> Recording<'a> {
         };
         // Told before anything is started.
         stream_options(args, &run_id)?;
+        let (profiles, errors) = Profiles::open(&profile_paths, None);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error);
+        }
         Ok(Recording {
             args,
             messages,
             run_id,
             first: None,
             runs: BTreeMap::new(),
-            profiles: Some(Profiles::open(&profile_paths, None)?),
-            stream: Stream::open(streams, args, network, messages, profile_paths.is_empty())?,
+            profiles: Some(profiles),
+            stream: Stream::open(streams, args, network, messages, Some(limit))?,
             profile_paths,
             ring,
             status: Status::Done,
+            errors: Vec::new(),
+            has_data: false,
             failure: None,
             exit: None,
             chunks: 0,
@@ -127,8 +138,13 @@ impl<'a> Recording<'a> {
     ///
     /// # Errors
     ///
-    /// What cannot be written.
+    /// The failure of the last target.
     pub fn said(&mut self, profiler: Profiler, said: Said) -> Result<()> {
+        self.take(profiler, said)?;
+        self.settle()
+    }
+
+    fn take(&mut self, profiler: Profiler, said: Said) -> Result<()> {
         match said {
             Said::Fact(Fact::Begin(begin)) => self.begin(profiler, begin),
             Said::Profile(bytes) => self.part(profiler, bytes),
@@ -164,6 +180,44 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
+    /// Tells of targets that failed: the recording goes on as long as there is another.
+    fn settle(&mut self) -> Result<()> {
+        self.errors.extend(self.stream.failure.take());
+        let Some(last) = self.errors.pop() else { return Ok(()) };
+        let mut open = self.runs.values().filter(|run| !run.is_over).filter_map(|run| run.profiles.as_ref());
+        let is_first_open = self.profiles.as_ref().is_some_and(|profiles| !profiles.is_empty());
+        let is_deserted =
+            !self.stream.is_wanted() && self.ring.is_none() && !is_first_open && open.all(Profiles::is_empty);
+        let mut told = std::mem::take(&mut self.errors);
+        let ending = if is_deserted {
+            Err(last)
+        } else {
+            told.push(last);
+            Ok(())
+        };
+        // Whoever reads no more knows it.
+        for error in told.into_iter().filter(|error| !is_broken_pipe(error)) {
+            self.fault(&error);
+        }
+        ending
+    }
+
+    /// Ends a recording that could not go on: what it is worth.
+    ///
+    /// # Errors
+    ///
+    /// The reason, where nothing is in any target, and that nobody reads any more.
+    pub fn give_up(mut self, error: Error) -> Result<Status> {
+        if is_broken_pipe(&error) {
+            return if self.status == Status::Partial { Ok(self.status) } else { Err(error) };
+        }
+        if self.has_data {
+            self.fault(&error);
+            return Ok(self.status);
+        }
+        Err(error)
+    }
+
     fn fault(&mut self, error: &Error) {
         self.messages.error(error);
         self.status = Status::Partial;
@@ -182,7 +236,9 @@ impl<'a> Recording<'a> {
             Some(profiles) if is_first => profiles,
             first => {
                 self.profiles = first;
-                Profiles::open(&self.profile_paths, Some(pid))?
+                let (profiles, errors) = Profiles::open(&self.profile_paths, Some(pid));
+                self.errors.extend(errors);
+                profiles
             }
         };
         let id = if is_first { self.run_id.clone() } else { child_id(&self.run_id, pid) };
@@ -247,7 +303,8 @@ impl<'a> Recording<'a> {
         if !self.profile_paths.is_empty() || self.ring.is_some() {
             let chunk = profile.to_chunk(&info)?;
             if let Some(profiles) = &mut run.profiles {
-                profiles.chunk(&chunk)?;
+                self.errors.extend(profiles.chunk(&chunk));
+                self.has_data |= !profiles.is_empty();
             }
             if let Some(ring) = &mut self.ring {
                 ring.push(Kept::new(&info, samples), chunk)?;
@@ -262,6 +319,7 @@ impl<'a> Recording<'a> {
                 }
             };
             self.stream.write(|written| stream.profile(&mut profile.of_run(info), written))?;
+            self.has_data |= self.stream.is_wanted();
         }
         Ok(())
     }
@@ -295,7 +353,7 @@ impl<'a> Recording<'a> {
         }
         // Without a chunk, what was in its place stays.
         if let Some(profiles) = run.profiles.take().filter(|_| run.index > 0) {
-            profiles.commit()?;
+            self.errors.extend(profiles.commit());
         }
         if let Some(error) = error {
             self.fault(&error);
@@ -312,7 +370,7 @@ impl<'a> Recording<'a> {
         for stream in self.runs.values_mut().filter_map(|run| run.stream.as_mut()) {
             self.stream.write(|written| stream.heartbeat(wall_us, written))?;
         }
-        Ok(())
+        self.settle()
     }
 
     /// The profilers are gone, some of them in the middle of something; `refused` is why nothing can be
@@ -334,7 +392,7 @@ impl<'a> Recording<'a> {
             let bytes = unfinished.get(&profiler).copied().unwrap_or(0);
             self.end(profiler, Some(bytes))?;
         }
-        Ok(())
+        self.settle()
     }
 
     /// Ends the recording.

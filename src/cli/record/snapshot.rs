@@ -125,7 +125,7 @@ fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held:
         return output.commit().map_err(named);
     }
     let targets = std::slice::from_ref(&target);
-    let mut snapshot = Stream::open(targets, args, network, messages, true)?;
+    let mut snapshot = Stream::open(targets, args, network, messages, None)?;
     for run in held.chunks.chunk_by(|(a, _), (b, _)| a.run_id == b.run_id) {
         let mut stream = RunStream::new(Framing::Chunks, stream_options(args, &run[0].0.run_id)?);
         for (_, chunk) in run {

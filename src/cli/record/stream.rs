@@ -5,14 +5,14 @@ use crate::cli::messages::Messages;
 use crate::cli::outlet::Outlet;
 use crate::cli::runs::Written;
 use crate::cli::{Status, is_broken_pipe};
-use crate::error::Result;
-use crate::stream::{Network, Target};
+use crate::error::{Error, Result};
+use crate::stream::{Limit, Network, Target};
 
 pub(super) struct Stream {
     /// `None` where nobody wants it, or nobody any more.
     written: Option<Written>,
-    /// Whether nothing else is recorded.
-    is_all: bool,
+    /// Why nobody wants it any more.
+    pub failure: Option<Error>,
 }
 
 impl Stream {
@@ -26,13 +26,13 @@ impl Stream {
         args: &Args,
         network: &Network,
         messages: &Messages,
-        is_all: bool,
+        limit: Option<&Limit>,
     ) -> Result<Self> {
         if targets.is_empty() {
-            return Ok(Stream { written: None, is_all });
+            return Ok(Stream { written: None, failure: None });
         }
-        let outlet = Outlet::open(targets, &args.live, network, true, messages)?;
-        Ok(Stream { written: Some(Written::new(args.format, outlet)), is_all })
+        let outlet = Outlet::open(targets, &args.live, network, true, limit, messages)?;
+        Ok(Stream { written: Some(Written::new(args.format, outlet)), failure: None })
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -48,34 +48,36 @@ impl Stream {
         self.written.as_mut().map_or(Ok(()), |written| written.place().wait_for_readers())
     }
 
-    /// Has something written, and lets readers have it.
+    /// Has something written, and lets readers have it. When the last target has failed the stream is not
+    /// wanted any more, and `failure` says why.
     ///
     /// # Errors
     ///
-    /// What cannot be written.
+    /// What cannot be made.
     pub fn write(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
-        self.write_hidden(|written| act(written).and_then(|()| written.place().publish()))
+        let Some(written) = &mut self.written else { return Ok(()) };
+        let Err(error) = act(written).and_then(|()| written.place().publish()) else { return Ok(()) };
+        if !is_broken_pipe(&error) && written.place().failed().is_none() {
+            return Err(error);
+        }
+        self.failure = Some(written.place().named(error));
+        if let Some(written) = self.written.take() {
+            written.into_place().abandon();
+        }
+        Ok(())
     }
 
-    /// Has something written, which readers may have once it is whole. Where profiles are made too, they go
-    /// on when the last reader has gone.
+    /// Has something written, which readers may have once it is whole.
     ///
     /// # Errors
     ///
-    /// What cannot be written.
+    /// What cannot be made or written.
     pub fn write_hidden(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        match act(written) {
-            Err(error) if is_broken_pipe(&error) && !self.is_all => {
-                self.written = None;
-                Ok(())
-            }
-            Err(error) => {
-                let outlet = written.place();
-                Err(if outlet.failed().is_some() { outlet.named(error) } else { error })
-            }
-            Ok(()) => Ok(()),
-        }
+        act(written).map_err(|error| {
+            let outlet = written.place();
+            if outlet.failed().is_some() { outlet.named(error) } else { error }
+        })
     }
 
     /// Ends the writing, once every reader has what waits for it.

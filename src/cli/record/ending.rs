@@ -1,0 +1,102 @@
+//! How a recording is asked to end, which works also while its output is stuck.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::packets::Profiler as Id;
+use crate::cli::signals::end_now;
+use crate::stream::Limit;
+
+/// How long outputs may take for what is left, once a signal has come.
+const OUTPUT: Duration = Duration::from_secs(5);
+/// How long a recorder has that is to end at once.
+const AT_ONCE: Duration = Duration::from_secs(2);
+/// How long profilers may take to end before they are ended; after SIGTERM, whose sender may not wait longer
+/// than 10 s for all of it.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(4));
+
+/// What is known of the end, in every thread.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// Of the outputs.
+    pub limit: Limit,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    profilers: BTreeSet<Id>,
+    signals: u32,
+    is_hurried: bool,
+    is_draining: bool,
+}
+
+impl Ending {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A profiler is there, or is not any more.
+    pub fn profiler(&self, id: Id, is_there: bool) {
+        let mut state = self.lock();
+        if is_there {
+            state.profilers.insert(id);
+        } else {
+            state.profilers.remove(&id);
+        }
+    }
+
+    /// Signals that have come.
+    pub fn signals(&self) -> u32 {
+        self.lock().signals
+    }
+
+    /// How long profilers may take to end.
+    pub fn patience(&self) -> Duration {
+        if self.lock().is_hurried { PATIENCE.1 } else { PATIENCE.0 }
+    }
+
+    /// Nothing is left to do but to hand over what waits.
+    pub fn drain(&self) {
+        let mut state = self.lock();
+        state.is_draining = true;
+        if state.signals == 1 {
+            self.limit.set(Instant::now() + OUTPUT);
+        }
+    }
+
+    /// Takes a signal. The first one asks the profilers to end, and leaves the outputs a while; the next, or
+    /// one that comes when nothing but outputs is left, ends profilers and outputs at once.
+    pub fn signal(self: &Arc<Self>, signal: i32) {
+        let mut state = self.lock();
+        state.signals += 1;
+        state.is_hurried |= signal == Signal::TERM.as_raw();
+        let now = Instant::now();
+        match state.signals {
+            1 if !state.is_draining => {
+                tell(&state.profilers, Signal::INT);
+                self.limit.set(now + OUTPUT);
+            }
+            1 | 2 => {
+                tell(&state.profilers, Signal::KILL);
+                self.limit.set(now);
+                std::thread::spawn(move || {
+                    std::thread::sleep(AT_ONCE);
+                    end_now(signal);
+                });
+            }
+            _ => end_now(signal),
+        }
+    }
+}
+
+/// Sends a signal to profilers. One that has ended already has nothing to hear.
+fn tell(profilers: &BTreeSet<Id>, signal: Signal) {
+    for id in profilers {
+        let pid = i32::try_from(*id).ok().and_then(Pid::from_raw);
+        let _ = pid.map(|pid| kill_process(pid, signal));
+    }
+}
