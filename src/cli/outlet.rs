@@ -160,7 +160,7 @@ impl Outlet {
         while at < self.outputs.len() {
             match self.outputs[at].1.publish() {
                 Ok(()) => at += 1,
-                Err(error) => self.leave_out(at, error)?,
+                Err(error) => self.leave_out(at, error).map_err(|error| self.named(error))?,
             }
         }
         Ok(())

@@ -56,11 +56,15 @@ impl Stream {
     /// What cannot be made.
     pub fn write(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        let Err(error) = act(written).and_then(|()| written.place().publish()) else { return Ok(()) };
+        let acted = act(written).map_err(|error| {
+            let outlet = written.place();
+            if outlet.failed().is_some() { outlet.named(error) } else { error }
+        });
+        let Err(error) = acted.and_then(|()| written.place().publish()) else { return Ok(()) };
         if !is_broken_pipe(&error) && written.place().failed().is_none() {
             return Err(error);
         }
-        self.failure = Some(written.place().named(error));
+        self.failure = Some(error);
         if let Some(written) = self.written.take() {
             written.into_place().abandon();
         }
