@@ -4,6 +4,8 @@
 
 pub mod consumer;
 pub mod live;
+#[cfg(unix)]
+pub mod recorder;
 pub mod rfc;
 
 use std::collections::BTreeMap;
