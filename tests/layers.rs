@@ -40,6 +40,7 @@ const RULES: [(&str, &[&str]); 7] = [
             "memchr",
             "tempfile",
             "same_file",
+            "rustix",
             "subtle",
             "tungstenite",
         ],
