@@ -43,6 +43,7 @@ const RULES: [(&str, &[&str]); 7] = [
             "rustix",
             "subtle",
             "tungstenite",
+            "percent_encoding",
         ],
     ),
     (

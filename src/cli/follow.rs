@@ -21,7 +21,7 @@ use crate::cli::signals::{end_now, on_stop};
 use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, Part, Sequence};
 use crate::protocol::MessageType;
-use crate::stream::Input;
+use crate::stream::{Input, folder_of};
 
 /// How often the file is looked at although nothing was heard of it: not every file system tells.
 const LOOK: Duration = Duration::from_secs(1);
@@ -108,8 +108,7 @@ fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher
         }
     };
     let mut watcher = notify::recommended_watcher(tell).ok()?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    watcher.watch(folder, notify::RecursiveMode::NonRecursive).ok()?;
+    watcher.watch(folder_of(path), notify::RecursiveMode::NonRecursive).ok()?;
     Some(watcher)
 }
 

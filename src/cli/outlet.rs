@@ -150,6 +150,11 @@ impl Outlet {
         error.within(self.failed().unwrap_or(first))
     }
 
+    /// An error that is the target's where a write has failed.
+    pub fn blamed(&self, error: Error) -> Error {
+        if self.failed.is_some() { self.named(error) } else { error }
+    }
+
     /// Lets readers have what was written so far.
     ///
     /// # Errors

@@ -31,14 +31,10 @@ impl Input {
     ///
     /// An address that breaks the rules, or needs a token.
     pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Input> {
-        let Some(argument) = argument else { return Ok(Input::Standard) };
-        Ok(match Address::parse(argument)? {
+        Ok(match network.address(argument)? {
             Address::Standard => Input::Standard,
             Address::File(path) => Input::File(path),
-            Address::Socket(address) => {
-                network.check(&address)?;
-                Input::Socket(address, network.clone())
-            }
+            Address::Socket(address) => Input::Socket(address, network.clone()),
         })
     }
 

@@ -35,7 +35,7 @@ pub use input::{Input, ProfileSource, unpacked};
 pub use limit::Limit;
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
-pub use output::{Output, Target, remove_unfinished};
+pub use output::{Output, Target, folder_of, remove_unfinished};
 #[cfg(feature = "cli")]
 pub use peer::{Network, Notice};
 #[cfg(feature = "cli")]
@@ -46,3 +46,5 @@ pub use reader::Wording;
 pub use secret::Token;
 #[cfg(feature = "cli")]
 pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};
+#[cfg(all(feature = "cli", unix))]
+pub use socket::{BindFault, PrivateListener};

@@ -68,14 +68,10 @@ impl Target {
     ///
     /// An address that breaks the rules, or needs a token.
     pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Target> {
-        let Some(argument) = argument else { return Ok(Target::Standard) };
-        Ok(match Address::parse(argument)? {
+        Ok(match network.address(argument)? {
             Address::Standard => Target::Standard,
             Address::File(path) => Target::File(path),
-            Address::Socket(address) => {
-                network.check(&address)?;
-                Target::Socket(address, network.clone())
-            }
+            Address::Socket(address) => Target::Socket(address, network.clone()),
         })
     }
 
@@ -476,6 +472,7 @@ fn place_of(path: &Path) -> PathBuf {
     fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// The folder that a path is in.
+pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use tungstenite::WebSocket;
 
 use crate::error::{Error, Result};
-use crate::stream::address::{SocketAddress, Transport};
+use crate::stream::address::{Address, SocketAddress, Transport};
 use crate::stream::secret::Token;
 use crate::stream::socket::{Listener, Socket};
 use crate::stream::web::{self, Budget, Frames, Guarded, WebLines};
@@ -58,6 +59,19 @@ impl Network {
                 .hint("give one with --token-file, or listen on 127.0.0.1 or a unix socket"));
         }
         Ok(())
+    }
+
+    /// The address that an argument names; none is that of standard input or output.
+    ///
+    /// # Errors
+    ///
+    /// An address that breaks the rules, or needs a token.
+    pub(super) fn address(&self, argument: Option<&Path>) -> Result<Address> {
+        let address = argument.map_or(Ok(Address::Standard), Address::parse)?;
+        if let Address::Socket(address) = &address {
+            self.check(address)?;
+        }
+        Ok(address)
     }
 
     fn listen(&self, address: &SocketAddress) -> Result<Listener> {

@@ -224,6 +224,11 @@ impl Queue {
         self.entries.iter().filter(|entry| matches!(entry, Entry::Item(_))).count() as u64
     }
 
+    /// Whether a message waits.
+    pub fn has_messages(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry, Entry::Item(_)))
+    }
+
     /// Whether these many bytes more are too many.
     pub fn is_full_with(&self, bytes: usize) -> bool {
         !self.entries.is_empty() && self.bytes + bytes > self.limit

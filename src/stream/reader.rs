@@ -164,7 +164,7 @@ impl Reader {
         if state.phase != Phase::Open {
             return;
         }
-        if state.queue.messages() == 0 {
+        if !state.queue.has_messages() {
             state.waits_since = Instant::now();
         }
         for (item, before) in items {
@@ -201,7 +201,7 @@ impl Reader {
         let mut state = self.lock();
         if state.phase == Phase::Open {
             state.phase = Phase::Ending;
-            if state.queue.messages() == 0 {
+            if !state.queue.has_messages() {
                 state.waits_since = Instant::now();
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::stream::address::{Host, SocketAddress, Transport};
-use crate::stream::output::{begin_unfinished, end_unfinished};
+use crate::stream::output::{begin_unfinished, end_unfinished, folder_of};
 
 /// A connection.
 #[derive(Debug)]
@@ -109,11 +109,11 @@ impl Write for Socket {
 pub(super) enum Listener {
     Tcp(TcpListener),
     #[cfg(unix)]
-    Unix(UnixListener, SocketFile),
+    Unix(PrivateListener),
 }
 
 impl Listener {
-    /// Binds it. A unix socket is open to its owner alone, from its first moment under its name.
+    /// Binds it.
     pub fn bind(transport: &Transport) -> Result<Listener> {
         match transport {
             Transport::Unix(path) => Listener::unix(path),
@@ -125,33 +125,16 @@ impl Listener {
 
     #[cfg(unix)]
     fn unix(path: &Path) -> Result<Listener> {
-        use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(Error::usage(format!("{} is there already, and no socket", path.display())));
+        PrivateListener::bind(path).map(Listener::Unix).map_err(|fault| match fault {
+            BindFault::NoSocket => {
+                Error::usage(format!("{} is there already, and no socket", path.display()))
             }
-            Ok(_) => match UnixStream::connect(path) {
-                // Left behind by somebody who is gone.
-                Err(error) if is_refused(&error) => {}
-                _ => {
-                    let fault = format!("{} is a socket that somebody listens on", path.display());
-                    return Err(Error::from(io::Error::new(io::ErrorKind::AddrInUse, fault)));
-                }
-            },
-            Err(_) => {}
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Made where nobody else can reach it, and put in its place as it has to be.
-        let aside = tempfile::Builder::new().prefix(".t").tempdir_in(folder)?;
-        let made = aside.path().join("s");
-        let listener = UnixListener::bind(&made)?;
-        fs::set_permissions(&made, fs::Permissions::from_mode(0o600))?;
-        begin_unfinished(path.to_path_buf());
-        if let Err(error) = fs::rename(&made, path) {
-            end_unfinished(path);
-            return Err(error.into());
-        }
-        Ok(Listener::Unix(listener, SocketFile(path.to_path_buf())))
+            BindFault::Living => {
+                let fault = format!("{} is a socket that somebody listens on", path.display());
+                Error::from(io::Error::new(io::ErrorKind::AddrInUse, fault))
+            }
+            BindFault::Io(error) => error.into(),
+        })
     }
 
     #[cfg(not(unix))]
@@ -168,7 +151,9 @@ impl Listener {
                 Ok((Socket::Tcp(socket), from.to_string()))
             }
             #[cfg(unix)]
-            Listener::Unix(listener, _) => Ok((Socket::Unix(listener.accept()?.0), "a reader".to_string())),
+            Listener::Unix(private) => {
+                Ok((Socket::Unix(private.listener.accept()?.0), "a reader".to_string()))
+            }
         }
     }
 
@@ -181,7 +166,7 @@ impl Listener {
                 Err(_) => address.to_string(),
             },
             #[cfg(unix)]
-            Listener::Unix(_, file) => format!("unix {}", file.0.display()),
+            Listener::Unix(private) => format!("unix {}", private.path.display()),
         }
     }
 }
@@ -192,14 +177,70 @@ fn is_refused(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// The name of a unix socket, which goes with it.
+/// A unix socket that is open to its owner alone, from its first moment under its name, which goes with it.
+#[cfg(unix)]
 #[derive(Debug)]
-pub(super) struct SocketFile(PathBuf);
+pub struct PrivateListener {
+    /// Whom others connect to.
+    pub listener: UnixListener,
+    path: PathBuf,
+}
 
-impl Drop for SocketFile {
+/// Why a unix socket cannot have its name.
+#[cfg(unix)]
+#[derive(Debug)]
+pub enum BindFault {
+    /// There is something else.
+    NoSocket,
+    /// Somebody listens there.
+    Living,
+    /// The system does not let it.
+    Io(io::Error),
+}
+
+#[cfg(unix)]
+impl From<io::Error> for BindFault {
+    fn from(error: io::Error) -> Self {
+        BindFault::Io(error)
+    }
+}
+
+#[cfg(unix)]
+impl PrivateListener {
+    /// Makes it, in the place of one that was left behind by somebody who is gone.
+    ///
+    /// # Errors
+    ///
+    /// A name that something else has, and errors of the system.
+    pub fn bind(path: &Path) -> Result<Self, BindFault> {
+        use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => return Err(BindFault::NoSocket),
+            Ok(_) => match UnixStream::connect(path) {
+                Err(error) if is_refused(&error) => {}
+                _ => return Err(BindFault::Living),
+            },
+            Err(_) => {}
+        }
+        // Made where nobody else can reach it, and put in its place as it has to be.
+        let aside = tempfile::Builder::new().prefix(".t").tempdir_in(folder_of(path))?;
+        let made = aside.path().join("s");
+        let listener = UnixListener::bind(&made)?;
+        fs::set_permissions(&made, fs::Permissions::from_mode(0o600))?;
+        begin_unfinished(path.to_path_buf());
+        if let Err(error) = fs::rename(&made, path) {
+            end_unfinished(path);
+            return Err(error.into());
+        }
+        Ok(PrivateListener { listener, path: path.to_path_buf() })
+    }
+}
+
+#[cfg(unix)]
+impl Drop for PrivateListener {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-        end_unfinished(&self.0);
+        let _ = fs::remove_file(&self.path);
+        end_unfinished(&self.path);
     }
 }
 

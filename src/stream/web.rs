@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use percent_encoding::percent_decode_str;
 use tungstenite::handshake::HandshakeError;
 use tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 use tungstenite::http::{StatusCode, Uri};
@@ -114,28 +115,9 @@ fn has_token(request: &Request, token: &Token) -> bool {
         .filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
     let query =
         request.uri().query().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("token="));
+    let query = query.map(|given| percent_decode_str(given).collect::<Vec<u8>>());
     let is = |given: Option<&[u8]>| given.is_some_and(|given| token.is(given));
-    is(bearer.map(|(_, given)| given.trim().as_bytes())) | is(query.map(unescaped).as_deref())
-}
-
-/// What `%41` and the like stand for.
-fn unescaped(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        let hex = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match hex.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &behind[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    bytes
+    is(bearer.map(|(_, given)| given.trim().as_bytes())) | is(query.as_deref())
 }
 
 /// Whether no page asks, or one that this machine serves.

@@ -1,9 +1,7 @@
 //! The socket by which a recorder is told what to do: a line a command, a line of JSON an answer.
 
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -12,7 +10,7 @@ use std::time::Duration;
 use super::snapshot::failed;
 use crate::error::{Error, Result};
 use crate::protocol::parse_duration;
-use crate::stream::{Address, SocketAddress, Transport};
+use crate::stream::{Address, BindFault, PrivateListener, SocketAddress, Transport};
 
 /// Bytes of a command: room for a path.
 const LINE: u64 = 8 * 1024;
@@ -105,7 +103,7 @@ pub(in crate::cli) fn path_of(address: &str) -> Result<PathBuf> {
 
 /// A socket that is there as long as this is.
 pub(super) struct Control {
-    path: PathBuf,
+    _listener: PrivateListener,
 }
 
 impl Control {
@@ -115,9 +113,14 @@ impl Control {
     ///
     /// A socket that cannot be made, or at which another recorder listens.
     pub fn listen(path: &Path, ask: impl Fn(Request) -> bool + Send + Sync + 'static) -> Result<Self> {
-        let path = path.to_path_buf();
+        let fault = |fault| match fault {
+            BindFault::Living => Error::usage("somebody listens there already"),
+            BindFault::NoSocket => Error::usage("there is something that is no socket"),
+            BindFault::Io(error) => error.into(),
+        };
         let named = |error: Error| error.within(&path.display().to_string());
-        let listener = bind(&path).map_err(named)?;
+        let private = PrivateListener::bind(path).map_err(fault).map_err(named)?;
+        let listener = private.listener.try_clone().map_err(Error::from).map_err(named)?;
         let ask = Arc::new(ask);
         let clients = Arc::new(());
         std::thread::spawn(move || {
@@ -135,39 +138,8 @@ impl Control {
                 });
             }
         });
-        Ok(Control { path })
+        Ok(Control { _listener: private })
     }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // It leads nowhere now.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Makes the socket in a folder that only its owner may enter, so that it is never open to others.
-fn bind(path: &Path) -> Result<UnixListener> {
-    match fs::symlink_metadata(path) {
-        Ok(_) if UnixStream::connect(path).is_ok() => {
-            return Err(Error::usage("somebody listens there already"));
-        }
-        Ok(found) => {
-            use std::os::unix::fs::FileTypeExt;
-            if !found.file_type().is_socket() {
-                return Err(Error::usage("there is something that is no socket"));
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let aside = tempfile::Builder::new().prefix(".tj").rand_bytes(4).tempdir_in(folder)?;
-    let made = aside.path().join("s");
-    let listener = UnixListener::bind(&made)?;
-    fs::set_permissions(&made, PermissionsExt::from_mode(0o600))?;
-    fs::rename(&made, path)?;
-    Ok(listener)
 }
 
 fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> {

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::packets::Profiler as Id;
+use super::profiler::tell;
 use crate::cli::signals::end_now;
 use crate::stream::Limit;
 
@@ -77,11 +78,11 @@ impl Ending {
         let now = Instant::now();
         match state.signals {
             1 if !state.is_draining => {
-                tell(&state.profilers, Signal::INT);
+                tell(state.profilers.iter().copied(), Signal::INT);
                 self.limit.set(now + OUTPUT);
             }
             1 | 2 => {
-                tell(&state.profilers, Signal::KILL);
+                tell(state.profilers.iter().copied(), Signal::KILL);
                 self.limit.set(now);
                 std::thread::spawn(move || {
                     std::thread::sleep(AT_ONCE);
@@ -90,13 +91,5 @@ impl Ending {
             }
             _ => end_now(signal),
         }
-    }
-}
-
-/// Sends a signal to profilers. One that has ended already has nothing to hear.
-fn tell(profilers: &BTreeSet<Id>, signal: Signal) {
-    for id in profilers {
-        let pid = i32::try_from(*id).ok().and_then(Pid::from_raw);
-        let _ = pid.map(|pid| kill_process(pid, signal));
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::test_kill_process;
 use serde_json::json;
 
 use crate::cli::Status;
@@ -31,12 +31,12 @@ use crate::cli::outlet::{self, check_for_readers, has_readers};
 use crate::cli::signals;
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
-use crate::stream::{Network, Target};
+use crate::stream::{Network, Target, folder_of};
 use control::{Command, Control, Request};
 pub(super) use control::{path_of, snapshot_path};
 use ending::Ending;
 use packets::{Fact, Packets, Profiler as Id, Said};
-use profiler::Profiler;
+use profiler::{Profiler, process};
 use profiles::is_profile;
 use recording::Recording;
 use ring::Ring;
@@ -173,7 +173,7 @@ fn check_snapshot(path: &Path, ring_file: Option<&Path>) -> Result<()> {
     if ring_file.is_some_and(|ring| Target::File(ring.to_path_buf()).is_same_place(&target)) {
         return Err(Error::usage("it is the ring file, too").within(&name));
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     match std::fs::metadata(folder) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(Error::usage(format!("{} is no folder", folder.display())).within(&name)),
@@ -265,10 +265,7 @@ impl Recorder<'_> {
             return;
         }
         let first = self.recording.runs().map(|(_, pid, ..)| pid).next();
-        let alive = first.filter(|pid| {
-            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw);
-            pid.is_some_and(|pid| test_kill_process(pid).is_ok())
-        });
+        let alive = first.filter(|pid| process(*pid).is_some_and(|pid| test_kill_process(pid).is_ok()));
         if let Some(pid) = alive {
             messages.note("record", &format!("process {pid} goes on"));
         }

@@ -76,11 +76,7 @@ impl Profiler {
 
     fn signal(&self, others: impl Iterator<Item = Id>, signal: Signal) {
         let own = self.child.id();
-        for id in others.filter(|id| *id != own).chain([own]) {
-            let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
-            // One that has ended already has nothing to hear.
-            let _ = pid.map(|pid| kill_process(pid, signal));
-        }
+        tell(others.filter(|id| *id != own).chain([own]), signal);
     }
 
     /// Of the first process.
@@ -96,6 +92,18 @@ impl Profiler {
     pub fn wait(&mut self) -> Result<ExitStatus> {
         Ok(self.child.wait()?)
     }
+}
+
+/// Sends a signal to profilers. One that has ended already has nothing to hear.
+pub(super) fn tell(profilers: impl IntoIterator<Item = Id>, signal: Signal) {
+    for pid in profilers.into_iter().filter_map(process) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// A process of this number, as the system knows it.
+pub(super) fn process(id: u32) -> Option<Pid> {
+    i32::try_from(id).ok().and_then(Pid::from_raw)
 }
 
 fn name(python: &Path) -> String {

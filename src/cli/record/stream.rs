@@ -56,10 +56,7 @@ impl Stream {
     /// What cannot be made.
     pub fn write(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        let acted = act(written).map_err(|error| {
-            let outlet = written.place();
-            if outlet.failed().is_some() { outlet.named(error) } else { error }
-        });
+        let acted = act(written).map_err(|error| written.place().blamed(error));
         let Err(error) = acted.and_then(|()| written.place().publish()) else { return Ok(()) };
         if !is_broken_pipe(&error) && written.place().failed().is_none() {
             return Err(error);
@@ -78,10 +75,7 @@ impl Stream {
     /// What cannot be made or written.
     pub fn write_hidden(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        act(written).map_err(|error| {
-            let outlet = written.place();
-            if outlet.failed().is_some() { outlet.named(error) } else { error }
-        })
+        act(written).map_err(|error| written.place().blamed(error))
     }
 
     /// Ends the writing, once every reader has what waits for it.
