@@ -1,89 +1,14 @@
-//! `check`: what the program writes is sound, and each breach of the protocol is found where it is.
+//! `check`: each breach of the protocol is found where it is.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+mod common;
 
-use tachyon_jsonl::convert::{Flush, StreamOptions, to_stream};
-use tachyon_jsonl::format::Profile;
-use tachyon_jsonl::protocol::{Checker, Finding};
+use common::{findings, run};
 
 const EXAMPLE: &str = include_str!("../schema/examples.jsonl");
 
-/// The findings as the command shows them.
-fn check(stream: &[u8]) -> Vec<String> {
-    let mut checker = Checker::default();
-    let mut findings = Vec::new();
-    for (number, line) in (1..).zip(stream.split_inclusive(|byte| *byte == b'\n')) {
-        let terminated = line.ends_with(b"\n");
-        let mut line = line[..line.len() - usize::from(terminated)].to_vec();
-        checker.line(number, &mut line, terminated, &mut findings);
-    }
-    checker.finish(&mut findings);
-    findings.into_iter().map(|Finding { line, what }| format!("line {line}: {what}")).collect()
-}
-
-fn profiles(folder: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder);
-    let files = std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path());
-    let mut profiles: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|extension| extension == "bin")).collect();
-    profiles.sort();
-    assert!(!profiles.is_empty(), "{folder:?}");
-    profiles
-}
-
-/// Options that cut a stream in different ways.
-fn options() -> Vec<StreamOptions> {
-    let new = || StreamOptions::new("a-run").expect("a run id");
-    let types = |list: &str| list.parse().expect("types");
-    let small = Flush { samples: Some(64), ..Flush::default() };
-    let timed = Flush { interval: Some(Duration::from_millis(250)), ..Flush::default() };
-    vec![
-        new(),
-        new().flush(small).max_line(8 * 1024).expect("a limit"),
-        new()
-            .types(types("raw,agg:100ms,heartbeat:50ms,loss"))
-            .flush(timed)
-            .wall_start_us(1_790_000_000_000_000)
-            .label("host", "web-3"),
-        new().types(types("agg")),
-        new().types(types("raw,-end,-str_def")).flush(Flush { samples: Some(1000), ..Flush::default() }),
-    ]
-}
-
-#[test]
-fn what_the_program_writes_is_sound() {
-    let mut streams = 0;
-    for folder in ["cpython", "legacy", "cases", "malformed"] {
-        for path in profiles(folder) {
-            let is_bomb = path.to_string_lossy().contains("bomb");
-            let is_large = path.metadata().expect("a file").len() > 100_000;
-            for (index, options) in options().iter().enumerate() {
-                // One large recording of each kind is enough for a debug build.
-                if is_large && index != 2 || is_bomb {
-                    continue;
-                }
-                let Ok(mut profile) = Profile::open(std::fs::File::open(&path).expect("a file")) else {
-                    continue;
-                };
-                let mut stream = Vec::new();
-                if to_stream(&mut profile, options, &mut stream).is_err() {
-                    continue;
-                }
-                let findings = check(&stream);
-                assert!(findings.is_empty(), "{path:?} with options {index}: {findings:#?}");
-                streams += 1;
-            }
-        }
-    }
-    assert!(streams > 300, "only {streams} streams");
-}
-
 #[test]
 fn the_example_is_sound() {
-    assert_eq!(check(EXAMPLE.as_bytes()), [""; 0]);
+    assert_eq!(findings(EXAMPLE.as_bytes()), [""; 0]);
 }
 
 /// The example with `from` on line `line` replaced by `to`.
@@ -109,7 +34,7 @@ fn arranged(order: &[usize]) -> String {
 
 #[track_caller]
 fn finds(stream: impl AsRef<[u8]>, expected: &[&str]) {
-    assert_eq!(check(stream.as_ref()), expected);
+    assert_eq!(findings(stream.as_ref()), expected);
 }
 
 #[test]
@@ -184,7 +109,7 @@ fn the_shape_of_a_line() {
         (13, "}\n", "}}\n", "no JSON: text behind the object"),
         (13, "true}", "tru}", "no JSON: no value where one has to be"),
     ] {
-        let findings = check(edited(line, from, to).as_bytes());
+        let findings = findings(edited(line, from, to).as_bytes());
         assert_eq!(findings.len(), 1, "{findings:?}");
         let (finding, column) = findings[0].rsplit_once(" (column ").expect("a column");
         assert_eq!(finding, format!("line {line}: {expected}"));
@@ -444,9 +369,9 @@ fn samples() {
     ] {
         finds(edited(line, from, to), &[&format!("line {line}: {expected}")]);
     }
-    let status = check(edited(4, "[37,37,37,36,37,37]", "[37,37,37,256,37,37]").as_bytes());
+    let status = findings(edited(4, "[37,37,37,36,37,37]", "[37,37,37,256,37,37]").as_bytes());
     assert!(status.len() == 1 && status[0].starts_with("line 4: "), "{status:?}");
-    let time = check(
+    let time = findings(
         edited(
             10,
             "\"ts_delta_usec\":[0,199991],\"status\":[5,5]",
@@ -612,45 +537,29 @@ fn any_bytes_are_checked_without_a_panic() {
             }
         }
         if bytes != EXAMPLE.as_bytes() {
-            check(&bytes);
+            findings(&bytes);
         }
     }
 }
 
-fn command(arguments: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tachyon-jsonl"))
-        .arg("check")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command starts");
-    child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
-    child.wait_with_output().expect("it ends")
-}
-
 #[test]
 fn the_command_tells_findings_on_standard_output_and_by_its_status() {
-    let sound = command(&[], EXAMPLE.as_bytes());
-    assert_eq!((sound.status.code(), sound.stdout.as_slice()), (Some(0), &b""[..]));
+    let sound = run(&["check"], EXAMPLE.as_bytes());
+    assert_eq!((Some(sound.code), sound.stdout.as_slice()), (Some(0), &b""[..]));
 
-    let faulty = command(&["-"], edited(5, "\"cumulative\":[3,", "\"cumulative\":[10,").as_bytes());
-    assert_eq!(faulty.status.code(), Some(1));
+    let faulty = run(&["check", "-"], edited(5, "\"cumulative\":[3,", "\"cumulative\":[10,").as_bytes());
+    assert_eq!(Some(faulty.code), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&faulty.stdout),
         "line 5: frame 0 has cumulative 10 over the samples_total 9\n"
     );
-    assert_eq!(
-        String::from_utf8_lossy(&faulty.stderr),
-        "tachyon-jsonl: standard input: 1 fault in 15 messages\n"
-    );
+    assert_eq!(faulty.stderr, "tachyon-jsonl: standard input: 1 fault in 15 messages\n");
 
     let packed = zstd::encode_all(&EXAMPLE.as_bytes()[..EXAMPLE.len() - 1], 3).expect("packed");
-    let packed = command(&[], &packed);
-    assert_eq!(packed.status.code(), Some(1));
+    let packed = run(&["check"], &packed);
+    assert_eq!(Some(packed.code), Some(1));
     assert_eq!(String::from_utf8_lossy(&packed.stdout), "line 15: no line feed ends the last line\n");
 
-    let nothing = command(&["no/such/file"], b"");
-    assert_eq!((nothing.status.code(), nothing.stdout.as_slice()), (Some(1), &b""[..]));
+    let nothing = run(&["check", "no/such/file"], b"");
+    assert_eq!((Some(nothing.code), nothing.stdout.as_slice()), (Some(1), &b""[..]));
 }

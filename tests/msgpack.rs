@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{answered_profiles, data, name, profile_of, run, stream_of};
+use common::{answered_profiles, data, messages, name, profile_of, run, stream_of};
 use rmpv::Value;
 use sha2::{Digest, Sha256};
 
@@ -170,12 +170,7 @@ fn a_trace_of_lmcache_becomes_lines_with_the_same_envelope() {
     let bytes = framed(&trace(5));
     let ran = run(&["from-bin"], &bytes);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let lines: Vec<serde_json::Value> = ran
-        .stdout
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| serde_json::from_slice(line).expect("JSON"))
-        .collect();
+    let lines = messages(&ran.stdout);
     assert_eq!(lines.len(), 7);
     for (seq, line) in lines.iter().enumerate() {
         assert_eq!(line["seq"], seq);
@@ -271,12 +266,7 @@ fn records_of_a_trace_may_hold_anything() {
     frames.push(record(&[("t_mono", Value::from(2)), ("qualname", Value::from("g"))]));
     let ran = run(&["from-bin"], &framed(&frames));
     assert_eq!(ran.code, 3, "{}", ran.stderr);
-    let lines: Vec<serde_json::Value> = ran
-        .stdout
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| serde_json::from_slice(line).expect("JSON"))
-        .collect();
+    let lines = messages(&ran.stdout);
     let types: Vec<&str> = lines.iter().map(|line| line["type"].as_str().expect("a type")).collect();
     assert_eq!(types, ["trace", "call", "error", "loss", "call", "end"]);
     assert!(lines[1].get("ts_usec").is_none() && lines[1].get("wall_usec").is_none());

@@ -4,16 +4,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{answer, answered_profiles, consumer, data, run};
+use common::{answer, answered_profiles, consumer, data, messages, run};
 use serde_json::{Value, json};
 
 fn read(name: &str) -> String {
     std::fs::read_to_string(data(name)).expect("readable")
-}
-
-fn messages(stream: &[u8]) -> Vec<Value> {
-    let lines = stream.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.map(|line| serde_json::from_slice(line).expect("JSON")).collect()
 }
 
 fn upgraded(jsonl: &str) -> Vec<Value> {

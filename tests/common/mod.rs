@@ -11,7 +11,10 @@ pub mod rfc;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tachyon_jsonl::protocol::{Checker, Finding};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tachyon-jsonl");
 
@@ -23,15 +26,35 @@ pub struct Ran {
     pub stderr: String,
 }
 
+/// Starts the program, with a pipe to each of its ends.
+pub fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
+/// The messages of a stream.
+pub fn messages(stream: &[u8]) -> Vec<Value> {
+    let lines = stream.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).expect("JSON")).collect()
+}
+
+/// What `check` finds in a stream, as the command shows it.
+pub fn findings(stream: &[u8]) -> Vec<String> {
+    let mut checker = Checker::default();
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(stream.split_inclusive(|byte| *byte == b'\n')) {
+        let terminated = line.ends_with(b"\n");
+        let mut line = line[..line.len() - usize::from(terminated)].to_vec();
+        checker.line(number, &mut line, terminated, &mut findings);
+    }
+    checker.finish(&mut findings);
+    findings.into_iter().map(|Finding { line, what }| format!("line {line}: {what}")).collect()
+}
+
 /// Runs the program.
 pub fn run(args: &[&str], stdin: &[u8]) -> Ran {
-    let mut child = Command::new(PROGRAM)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let mut child = start(args);
     let mut input = child.stdin.take().expect("a pipe");
     let stdin = stdin.to_vec();
     let feeder = std::thread::spawn(move || {

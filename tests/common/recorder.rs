@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::consumer::{self, Message};
-use super::{PROGRAM, data, run, stream_of};
+use super::{PROGRAM, data, messages, run, stream_of};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -136,7 +136,7 @@ pub const HEARTBEAT: &str = "\"type\":\"heartbeat\"";
 pub fn sound(stream: &[u8]) -> Vec<Value> {
     let checked = run(&["check"], stream);
     assert_eq!(checked.code, 0, "{}", String::from_utf8_lossy(&checked.stdout));
-    stream.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(parse).collect()
+    messages(stream)
 }
 
 pub fn parse(line: &[u8]) -> Value {
