@@ -39,6 +39,9 @@ pub const WAITING_SAMPLES: usize = 4 * REORDER_SAMPLES;
 /// Late records of one profile. CPython's writer leaves at most a few for each thread.
 pub const LATE_RECORDS: usize = 8 * 1024 * 1024;
 
+/// Windows of time that a walk sets aside, those that it meets again more than once.
+pub const WINDOW_PIECES: usize = 128 * 1024;
+
 /// Bytes of set-aside data kept in memory before they go to a temporary file.
 pub const SPOOL_MEMORY: usize = 8 * 1024 * 1024;
 

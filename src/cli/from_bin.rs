@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use crate::cli::Status;
-use crate::cli::args::FromBin;
+use crate::cli::args::{FromBin, Schema};
 use crate::cli::follow;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
@@ -70,7 +70,9 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         }
         Sniffed::Packed(start) => ProfileSource::of_pipe(Cursor::new(start)),
     };
-    let mut sequence = Sequence::open(&mut source).map_err(named)?.threads(threads(args.threads));
+    let counting = if args.schema == Schema::Own { options(args, "auto")?.counting() } else { None };
+    let sequence = Sequence::open(&mut source).map_err(named)?;
+    let mut sequence = sequence.threads(threads(args.threads)).counting(counting);
     let joined = sequence.files_left();
     if joined > 1 {
         if !is_made_up(&args.run_id) {

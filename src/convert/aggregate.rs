@@ -1,8 +1,4 @@
-//! Counts samples by frame as CPython's JSONL does: `self` where a frame is innermost,
-//! `cumulative` where it is anywhere, once a sample however often it recurs.
-//!
-//! A frame's cumulative count is what its thread has counted when the frame leaves the stack, less
-//! what it had counted when the frame came: work is done where stacks change, not for each sample.
+//! Counts samples by frame, window by window or all in one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,39 +7,17 @@ use rustc_hash::FxHashMap;
 
 use crate::convert::counts::By;
 use crate::convert::definitions::MergedTables;
-use crate::model::{Frame, Slice, Tables};
+use crate::model::{CountTable, CountedStack, Counter, Counts, Frame, HIDDEN, Slice, Tables};
 
 /// Files whose frames belong to the profiler itself, by their ending.
 const INTERNAL: &[u8] = b"_sync_coordinator.py";
-/// The group of frames that are not counted.
-const HIDDEN: u32 = u32::MAX;
-
-/// What one frame has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    self_: u64,
-    cumulative: u64,
-}
-
-/// The counts of a window, or of the whole run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Table {
-    /// Samples with at least one counted frame, and without.
-    pub total: u64,
-    pub empty: u64,
-    /// (frame, self, cumulative) in order of frame.
-    pub rows: Vec<(u32, u64, u64)>,
-}
 
 /// Counts samples, window by window or all in one.
 #[derive(Debug)]
 pub(crate) struct Aggregator {
     group: Vec<u32>,
-    counts: Vec<Counts>,
-    touched: Vec<u32>,
-    total: u64,
-    empty: u64,
-    lanes: Vec<LaneStack>,
+    counter: Counter,
+    lanes: Vec<CountedStack>,
     windows: Option<Windows>,
 }
 
@@ -59,9 +33,7 @@ struct Windows {
 /// What is counted but not yet in a table, so that counting can go on with other tables.
 #[derive(Debug, Default)]
 pub(crate) struct Uncounted {
-    counts: Vec<(u32, Counts)>,
-    total: u64,
-    empty: u64,
+    table: CountTable,
     current: Option<i128>,
     strays: BTreeMap<i128, Stray>,
 }
@@ -69,14 +41,14 @@ pub(crate) struct Uncounted {
 impl Uncounted {
     /// Whether no sample was counted.
     pub fn is_empty(&self) -> bool {
-        self.total + self.empty == 0
+        self.table.total + self.table.empty == 0
     }
 
     /// The frames in it, each once.
     pub fn frames(&self) -> Vec<u32> {
         let strays = self.strays.values().flat_map(|stray| stray.counts.keys());
         let mut frames: Vec<u32> =
-            self.counts.iter().map(|(frame, _)| frame).chain(strays).copied().collect();
+            self.table.rows.iter().map(|(frame, _)| frame).chain(strays).copied().collect();
         frames.sort_unstable();
         frames.dedup();
         frames
@@ -102,24 +74,24 @@ impl Default for Totals {
 impl Totals {
     /// Adds what a part with these tables has counted.
     pub fn add(&mut self, tables: &Tables, part: Uncounted) {
-        let ids = self.tables.add(tables, part.counts.iter().map(|(frame, _)| *frame));
-        for (id, (_, these)) in ids.into_iter().zip(part.counts) {
+        let CountTable { total, empty, rows } = part.table;
+        let ids = self.tables.add(tables, rows.iter().map(|(frame, _)| *frame));
+        for (id, (_, these)) in ids.into_iter().zip(rows) {
             let id = id as usize;
             if self.counts.len() <= id {
                 self.counts.resize(id + 1, Counts::default());
             }
-            self.counts[id].self_ += these.self_;
-            self.counts[id].cumulative += these.cumulative;
+            add(&mut self.counts[id], these);
         }
-        self.total += part.total;
-        self.empty += part.empty;
+        self.total += total;
+        self.empty += empty;
     }
 
     /// The frames, and what was counted by them.
     pub fn finish(self) -> (Tables, Uncounted) {
-        let counts = (0..).zip(self.counts).collect();
-        let uncounted = Uncounted { counts, total: self.total, empty: self.empty, ..Uncounted::default() };
-        (self.tables.into_tables(), uncounted)
+        let rows = (0..).zip(self.counts).collect();
+        let table = CountTable { rows, total: self.total, empty: self.empty };
+        (self.tables.into_tables(), Uncounted { table, ..Uncounted::default() })
     }
 }
 
@@ -128,24 +100,6 @@ struct Stray {
     total: u64,
     empty: u64,
     counts: FxHashMap<u32, Counts>,
-}
-
-#[derive(Debug, Default)]
-struct LaneStack {
-    slots: Vec<Slot>,
-    /// The slots' groups, so that a recurring one is found fast.
-    groups: Vec<u32>,
-    /// Samples of this lane in the current window.
-    seen: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    came: u64,
-    /// The outermost frame of its group, and counted.
-    outermost: bool,
-    /// A bit for each group up to here; several groups share one.
-    marks: u128,
 }
 
 impl Aggregator {
@@ -158,10 +112,7 @@ impl Aggregator {
     pub fn by(by: By, tables: &Tables, start_us: u64, period_us: Option<u64>) -> Self {
         Aggregator {
             group: groups(by, tables),
-            counts: vec![Counts::default(); tables.frames.len()],
-            touched: Vec::new(),
-            total: 0,
-            empty: 0,
+            counter: Counter::new(tables.frames.len()),
             lanes: Vec::new(),
             windows: period_us.map(|period_us| Windows {
                 start_us,
@@ -172,8 +123,8 @@ impl Aggregator {
         }
     }
 
-    /// Up to where samples may be counted before [`Aggregator::close`] is due: the end of the window
-    /// in which `key` lies.
+    /// Up to where samples may be counted before [`Aggregator::close_windows`] is due: the end of the
+    /// window in which `key` lies.
     pub fn window_end(&mut self, key: u64) -> Option<u64> {
         let windows = self.windows.as_mut()?;
         let index = windows.index(key);
@@ -183,187 +134,90 @@ impl Aggregator {
 
     /// Counts the samples of a lane, all of one window by their keys.
     pub fn count(&mut self, slice: &Slice<'_>) {
-        let index = slice.index();
-        if index >= self.lanes.len() {
-            self.lanes.resize_with(index + 1, LaneStack::default);
-        }
-        let mut lane = std::mem::take(&mut self.lanes[index]);
+        self.make_lane(slice.index());
+        let Aggregator { group, counter, lanes, windows } = self;
+        let lane = &mut lanes[slice.index()];
         let mut times = slice.times();
         for run in slice.runs() {
-            self.change(&mut lane, run.keep, run.pushed);
+            lane.change(counter, group, run.keep, run.pushed);
             let (these, rest) = times.split_at(run.samples);
             times = rest;
-            let here = if slice.is_rising() { run.samples } else { self.set_apart(&lane, these) };
-            self.add(&mut lane, here as u64);
+            let here = match windows {
+                Some(windows) if !slice.is_rising() => windows.set_apart(lane, these),
+                _ => run.samples,
+            };
+            lane.add(here as u64);
         }
-        self.lanes[index] = lane;
     }
 
     /// Counts samples of a lane in one table, whatever their times: its stack keeps `keep` frames, and
     /// `pushed`, innermost first, come on top.
     pub fn count_run(&mut self, index: usize, keep: usize, pushed: &[u32], samples: u64) {
+        self.make_lane(index);
+        let Aggregator { group, counter, lanes, .. } = self;
+        lanes[index].change(counter, group, keep, pushed);
+        lanes[index].add(samples);
+    }
+
+    /// Adds what was counted elsewhere, all of it in the window in which `key` lies; `frame` tells the
+    /// frame of these tables that one of the table's is.
+    pub fn add(&mut self, table: CountTable, frame: impl Fn(u32) -> u32) {
+        for (old, these) in table.rows {
+            self.counter.add(self.group[frame(old) as usize], these);
+        }
+        self.counter.add_samples(table.total, table.empty);
+    }
+
+    fn make_lane(&mut self, index: usize) {
         if index >= self.lanes.len() {
-            self.lanes.resize_with(index + 1, LaneStack::default);
+            self.lanes.resize_with(index + 1, CountedStack::default);
         }
-        let mut lane = std::mem::take(&mut self.lanes[index]);
-        self.change(&mut lane, keep, pushed);
-        self.add(&mut lane, samples);
-        self.lanes[index] = lane;
-    }
-
-    #[inline]
-    fn change(&mut self, lane: &mut LaneStack, keep: usize, pushed: &[u32]) {
-        self.pop(lane, keep);
-        let mut marks = lane.slots.last().map_or(0, |slot| slot.marks);
-        for &frame in pushed.iter().rev() {
-            let group = self.group[frame as usize];
-            let mark = 1 << (group.wrapping_mul(0x9e37_79b9) >> 25);
-            let recurs = marks & mark != 0 && lane.groups.contains(&group);
-            marks |= mark;
-            lane.slots.push(Slot { came: lane.seen, outermost: group != HIDDEN && !recurs, marks });
-            lane.groups.push(group);
-        }
-    }
-
-    fn pop(&mut self, lane: &mut LaneStack, keep: usize) {
-        for depth in keep..lane.slots.len() {
-            self.settle(lane.groups[depth], lane.slots[depth], lane.seen);
-        }
-        lane.slots.truncate(keep);
-        lane.groups.truncate(keep);
-    }
-
-    #[inline]
-    fn settle(&mut self, group: u32, slot: Slot, seen: u64) {
-        if slot.outermost && seen > slot.came {
-            let counts = touch(&mut self.counts, &mut self.touched, group);
-            counts.cumulative += seen - slot.came;
-        }
-    }
-
-    fn add(&mut self, lane: &mut LaneStack, samples: u64) {
-        if samples == 0 {
-            return;
-        }
-        lane.seen += samples;
-        match innermost(lane) {
-            Some(group) => {
-                touch(&mut self.counts, &mut self.touched, group).self_ += samples;
-                self.total += samples;
-            }
-            None => self.empty += samples,
-        }
-    }
-
-    /// Books the samples whose own time lies in another window, and returns how many are left.
-    #[cold]
-    fn set_apart(&mut self, lane: &LaneStack, times: &[u64]) -> usize {
-        let Some(windows) = &mut self.windows else {
-            return times.len();
-        };
-        let mut here = 0;
-        for &time in times {
-            let index = windows.index(time);
-            if windows.current == Some(index) {
-                here += 1;
-                continue;
-            }
-            let stray = windows.strays.entry(index).or_default();
-            match innermost(lane) {
-                Some(group) => {
-                    stray.counts.entry(group).or_default().self_ += 1;
-                    stray.total += 1;
-                }
-                None => stray.empty += 1,
-            }
-            for (group, slot) in lane.groups.iter().zip(&lane.slots) {
-                if slot.outermost {
-                    stray.counts.entry(*group).or_default().cumulative += 1;
-                }
-            }
-        }
-        here
     }
 
     /// Stops counting, in the middle of a window as it may be.
     pub fn pause(mut self) -> Uncounted {
-        self.settle_all();
-        self.touched.sort_unstable();
-        let counts = self.touched.iter().map(|frame| (*frame, self.counts[*frame as usize])).collect();
+        let table = self.take().unwrap_or_default();
         let (current, strays) =
             self.windows.map(|windows| (windows.current, windows.strays)).unwrap_or_default();
-        Uncounted { counts, total: self.total, empty: self.empty, current, strays }
+        Uncounted { table, current, strays }
     }
 
     /// Goes on where another aggregator paused; `frame` tells the frame of these tables that one of the
     /// other's is.
     pub fn resume(&mut self, uncounted: Uncounted, frame: impl Fn(u32) -> u32) {
-        let Aggregator { group, counts, touched, .. } = self;
-        let add = |to: &mut Counts, these: Counts| {
-            to.self_ += these.self_;
-            to.cumulative += these.cumulative;
-        };
-        for (old, these) in uncounted.counts {
-            add(touch(counts, touched, group[frame(old) as usize]), these);
-        }
-        self.total += uncounted.total;
-        self.empty += uncounted.empty;
-        if let Some(windows) = &mut self.windows {
-            windows.current = uncounted.current;
-            for (index, stray) in uncounted.strays {
-                let mut moved =
-                    Stray { total: stray.total, empty: stray.empty, counts: FxHashMap::default() };
-                for (old, these) in stray.counts {
-                    add(moved.counts.entry(group[frame(old) as usize]).or_default(), these);
-                }
-                windows.strays.insert(index, moved);
+        self.add(uncounted.table, &frame);
+        let Aggregator { group, windows: Some(windows), .. } = self else { return };
+        windows.current = uncounted.current;
+        for (index, stray) in uncounted.strays {
+            let mut moved = Stray { total: stray.total, empty: stray.empty, counts: FxHashMap::default() };
+            for (old, these) in stray.counts {
+                add(moved.counts.entry(group[frame(old) as usize]).or_default(), these);
             }
+            windows.strays.insert(index, moved);
         }
-    }
-
-    /// Counts the frames that are still on stacks.
-    fn settle_all(&mut self) {
-        let mut lanes = std::mem::take(&mut self.lanes);
-        for lane in &mut lanes {
-            for depth in 0..lane.slots.len() {
-                self.settle(lane.groups[depth], lane.slots[depth], lane.seen);
-                lane.slots[depth].came = 0;
-            }
-            lane.seen = 0;
-        }
-        self.lanes = lanes;
     }
 
     /// Ends the counting of the current window or run and returns its table, if a sample was
     /// counted.
-    fn take(&mut self) -> Option<Table> {
-        self.settle_all();
-        self.touched.sort_unstable();
-        let rows = self.touched.drain(..).map(|frame| {
-            let counts = std::mem::take(&mut self.counts[frame as usize]);
-            (frame, counts.self_, counts.cumulative)
-        });
-        let table = Table {
-            rows: rows.collect(),
-            total: std::mem::take(&mut self.total),
-            empty: std::mem::take(&mut self.empty),
-        };
-        (table.total + table.empty > 0).then_some(table)
+    fn take(&mut self) -> Option<CountTable> {
+        let Aggregator { counter, lanes, .. } = self;
+        lanes.iter_mut().for_each(|lane| lane.settle(counter));
+        counter.take()
     }
 
     /// Closes the current window, and those that strays fell into: (start, table), by time.
-    pub fn close_windows(&mut self) -> Vec<(i128, Table)> {
+    pub fn close_windows(&mut self) -> Vec<(i128, CountTable)> {
         if self.windows.is_none() {
             return Vec::new();
         }
         let table = self.take();
         let windows = self.windows.as_mut().expect("looked at above");
-        let mut closed: BTreeMap<i128, Table> = BTreeMap::new();
+        let mut closed: BTreeMap<i128, CountTable> = BTreeMap::new();
         for (index, stray) in std::mem::take(&mut windows.strays) {
-            let mut rows: Vec<_> =
-                stray.counts.into_iter().map(|(f, c)| (f, c.self_, c.cumulative)).collect();
-            rows.sort_unstable();
-            closed.insert(windows.start_of(index), Table { total: stray.total, empty: stray.empty, rows });
+            let mut rows: Vec<_> = stray.counts.into_iter().collect();
+            rows.sort_unstable_by_key(|(frame, _)| *frame);
+            let table = CountTable { total: stray.total, empty: stray.empty, rows };
+            closed.insert(windows.start_of(index), table);
         }
         // No stray falls into the current window, since no time is above its key.
         if let (Some(table), Some(current)) = (table, windows.current.take()) {
@@ -373,7 +227,7 @@ impl Aggregator {
     }
 
     /// The table of the whole run.
-    pub fn finish(mut self) -> Table {
+    pub fn finish(mut self) -> CountTable {
         self.take().unwrap_or_default()
     }
 
@@ -388,16 +242,9 @@ impl Aggregator {
     }
 }
 
-fn touch<'a>(counts: &'a mut [Counts], touched: &mut Vec<u32>, group: u32) -> &'a mut Counts {
-    let counts = &mut counts[group as usize];
-    if *counts == Counts::default() {
-        touched.push(group);
-    }
-    counts
-}
-
-fn innermost(lane: &LaneStack) -> Option<u32> {
-    lane.groups.iter().rev().copied().find(|group| *group != HIDDEN)
+fn add(to: &mut Counts, these: Counts) {
+    to.self_ += these.self_;
+    to.cumulative += these.cumulative;
 }
 
 impl Windows {
@@ -408,22 +255,43 @@ impl Windows {
     fn start_of(&self, index: i128) -> i128 {
         i128::from(self.start_us) + index * i128::from(self.period_us)
     }
+
+    /// Books the samples whose own time lies in another window, and returns how many are left.
+    #[cold]
+    fn set_apart(&mut self, lane: &CountedStack, times: &[u64]) -> usize {
+        let mut here = 0;
+        for &time in times {
+            let index = self.index(time);
+            if self.current == Some(index) {
+                here += 1;
+                continue;
+            }
+            let stray = self.strays.entry(index).or_default();
+            match lane.innermost() {
+                Some(group) => {
+                    stray.counts.entry(group).or_default().self_ += 1;
+                    stray.total += 1;
+                }
+                None => stray.empty += 1,
+            }
+            for group in lane.counted() {
+                stray.counts.entry(group).or_default().cumulative += 1;
+            }
+        }
+        here
+    }
 }
 
-impl Table {
-    /// Both tables added up.
-    pub fn merged(&self, other: &Table) -> Table {
-        let mut rows: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        for (frame, self_, cumulative) in self.rows.iter().chain(&other.rows) {
-            let row = rows.entry(*frame).or_default();
-            row.0 += self_;
-            row.1 += cumulative;
-        }
-        Table {
-            total: self.total + other.total,
-            empty: self.empty + other.empty,
-            rows: rows.into_iter().map(|(frame, (self_, cumulative))| (frame, self_, cumulative)).collect(),
-        }
+/// Both tables added up.
+pub(crate) fn merged(one: &CountTable, other: &CountTable) -> CountTable {
+    let mut rows: BTreeMap<u32, Counts> = BTreeMap::new();
+    for (frame, these) in one.rows.iter().chain(&other.rows) {
+        add(rows.entry(*frame).or_default(), *these);
+    }
+    CountTable {
+        total: one.total + other.total,
+        empty: one.empty + other.empty,
+        rows: rows.into_iter().collect(),
     }
 }
 
@@ -432,37 +300,42 @@ pub(crate) fn is_internal(path: &[u8]) -> bool {
     path.ends_with(INTERNAL)
 }
 
+/// [`groups`] of frames as such.
+pub(crate) fn groups_of_frames(tables: &Tables) -> Vec<u32> {
+    groups(By::Frame, tables)
+}
+
 /// For each frame the lowest-numbered frame that CPython's JSONL doesn't tell from it, since only the
 /// opcode differs, or what it calls absent, or bytes that are not UTF-8; [`HIDDEN`] for the
 /// profiler's own frames.
 fn groups(by: By, tables: &Tables) -> Vec<u32> {
     let mut first_string: FxHashMap<Cow<'_, str>, u32> = FxHashMap::default();
+    // For each string the first that reads the same, and whether it is a file of the profiler's own.
+    let strings: Vec<(u32, bool)> = (0..tables.strings.len() as u32)
+        .map(|id| {
+            let bytes = tables.strings.get(id).unwrap_or_default();
+            (*first_string.entry(String::from_utf8_lossy(bytes)).or_insert(id), is_internal(bytes))
+        })
+        .collect();
     let mut first_frame: FxHashMap<([u32; 2], [i32; 4]), u32> = FxHashMap::default();
     let mut group = Vec::with_capacity(tables.frames.len());
     for (index, frame) in (0..).zip(&tables.frames) {
         let Frame { path, function, location, .. } = *frame;
-        let (Some(path_bytes), Some(function_bytes)) =
-            (tables.strings.get(path), tables.strings.get(function))
-        else {
-            // No sample uses it.
+        let names = (strings.get(path as usize), strings.get(function as usize));
+        let (Some((path, false)), Some((function, _))) = names else {
+            // The profiler's own, or one that no sample uses.
             group.push(HIDDEN);
             continue;
         };
-        if is_internal(path_bytes) {
-            group.push(HIDDEN);
-            continue;
-        }
-        let names = [(path_bytes, path), (function_bytes, function)]
-            .map(|(bytes, id)| *first_string.entry(String::from_utf8_lossy(bytes)).or_insert(id));
-        if by != By::Frame {
-            let names = [names[0], if by == By::Function { names[1] } else { u32::MAX }];
-            group.push(*first_frame.entry((names, [0; 4])).or_insert(index));
-            continue;
-        }
-        let place = location.line.map_or([0, 0, -1, -1], |line| {
-            let known = |value: Option<i32>, absent: i32| value.unwrap_or(absent).max(absent);
-            [line, known(location.end_line, 0), known(location.col, -1), known(location.end_col, -1)]
-        });
+        let names = [*path, if by == By::File { u32::MAX } else { *function }];
+        let place = match (by, location.line) {
+            (By::Frame, Some(line)) => {
+                let known = |value: Option<i32>, absent: i32| value.unwrap_or(absent).max(absent);
+                [line, known(location.end_line, 0), known(location.col, -1), known(location.end_col, -1)]
+            }
+            (By::Frame, None) => [0, 0, -1, -1],
+            (By::Function | By::File, _) => [0; 4],
+        };
         group.push(*first_frame.entry((names, place)).or_insert(index));
     }
     group

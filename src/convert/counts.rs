@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::convert::aggregate::Aggregator;
 use crate::error::Result;
 use crate::format::Profile;
-use crate::model::{Frame, Tables};
+use crate::model::{Counts, Frame, Tables};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,15 +37,6 @@ pub struct FrameKey {
     pub col: Option<i32>,
     /// Column after the last.
     pub end_col: Option<i32>,
-}
-
-/// How many samples have the frame innermost, and anywhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Innermost.
-    pub self_: u64,
-    /// Anywhere, once a sample.
-    pub cumulative: u64,
 }
 
 /// The counts of a run.
@@ -99,11 +90,11 @@ impl FrameCounts {
                 self.frame(&tables, tables.frames[*frame as usize]);
             }
         }
-        for (frame, self_, cumulative) in table.rows {
+        for (frame, these) in table.rows {
             let id = self.frame(&tables, tables.frames[frame as usize]);
             let counts = &mut self.frames[id as usize].1;
-            counts.self_ += self_;
-            counts.cumulative += cumulative;
+            counts.self_ += these.self_;
+            counts.cumulative += these.cumulative;
         }
         Ok(())
     }

@@ -2,49 +2,39 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Frame, Tables};
+use crate::model::{Frame, IdSet, Tables};
 
-/// Frames of one batch, each noted once.
+/// The frames of one batch.
 #[derive(Debug)]
 pub(crate) struct UsedFrames {
-    /// The last batch that noted the frame, plus one.
-    noted: Vec<u64>,
-    batch: u64,
-    frames: Vec<u32>,
+    frames: IdSet,
 }
 
 impl UsedFrames {
     pub fn new(tables: &Tables) -> Self {
-        UsedFrames { noted: vec![0; tables.frames.len()], batch: 1, frames: Vec::new() }
+        UsedFrames { frames: IdSet::new(tables.frames.len()) }
     }
 
     /// The tables have grown to this many frames.
     pub fn resize(&mut self, frames: usize) {
-        self.noted.resize(frames, 0);
+        self.frames.resize(frames);
     }
 
     /// The batch uses this frame.
-    #[inline]
+    #[inline(always)]
     pub fn note(&mut self, frame: u32) {
-        let noted = &mut self.noted[frame as usize];
-        if *noted != self.batch {
-            *noted = self.batch;
-            self.frames.push(frame);
-        }
+        self.frames.insert(frame);
     }
 
     /// The batch's frames and the strings that they name, in order; the next batch begins.
     pub fn take(&mut self, tables: &Tables) -> (Vec<u32>, Vec<u32>) {
-        self.batch += 1;
-        let mut frames = std::mem::take(&mut self.frames);
-        frames.sort_unstable();
-        let names = |frame: &u32| {
+        let frames: Vec<u32> = self.frames.drain().collect();
+        let mut strings = IdSet::new(tables.strings.len());
+        for frame in &frames {
             let frame = &tables.frames[*frame as usize];
-            [frame.path, frame.function]
-        };
-        let mut strings: Vec<u32> = frames.iter().flat_map(names).collect();
-        strings.sort_unstable();
-        strings.dedup();
+            [frame.path, frame.function].into_iter().for_each(|string| strings.insert(string));
+        }
+        let strings = strings.drain().collect();
         (frames, strings)
     }
 }

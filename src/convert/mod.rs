@@ -20,10 +20,12 @@ mod to_stream;
 mod tree;
 mod upgrade;
 
-pub use counts::{By, Counts, FrameCounts, FrameKey};
+pub use counts::{By, FrameCounts, FrameKey};
 pub use diff::{Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 pub use options::{Flush, StreamOptions};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
 pub use to_cpython::CpythonRun;
 pub use to_stream::{RunStream, Written, to_stream};
 pub use upgrade::Upgrade;
+
+pub use crate::model::Counts;

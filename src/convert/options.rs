@@ -1,9 +1,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::convert::aggregate;
 use crate::error::{Error, Result};
+use crate::format::Counting;
 use crate::limits;
-use crate::protocol::{StreamTypes, is_run_id};
+use crate::protocol::{MessageType, StreamTypes, is_run_id};
+
+/// A period in microseconds.
+pub(super) fn micros(period: Duration) -> u64 {
+    u64::try_from(period.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// When a batch (or, in a profile, a chunk) closes: at whichever limit comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +31,7 @@ impl Flush {
 
     /// The interval in microseconds.
     pub(super) fn interval_us(self) -> Option<u64> {
-        self.interval.map(|interval| u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))
+        self.interval.map(micros)
     }
 }
 
@@ -83,6 +90,22 @@ impl StreamOptions {
     pub fn flush(mut self, flush: Flush) -> Self {
         self.flush = Some(flush);
         self
+    }
+
+    /// What to have counted while profiles are opened, by [`Sequence::counting`]: a stream of counts alone
+    /// is then made of them in half the time. The stream is the same without.
+    ///
+    /// [`Sequence::counting`]: crate::format::Sequence::counting
+    pub fn counting(&self) -> Option<Counting> {
+        let types = &self.types;
+        let is_alone = types.has(MessageType::Agg)
+            && ![MessageType::Raw, MessageType::Heartbeat].into_iter().any(|other| types.has(other))
+            && ![MessageType::StrDef, MessageType::FrameDef].into_iter().any(|other| types.asks_for(other));
+        // Batches that end at any time need the samples in order.
+        let has_interval = self.flush.is_some_and(|flush| flush.interval.is_some());
+        let counting =
+            Counting { period_us: types.window().map(micros), groups: aggregate::groups_of_frames };
+        (is_alone && !has_interval).then_some(counting)
     }
 
     /// Bytes of a line, its line feed included.

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::convert::aggregate::{Aggregator, Table, Totals};
+use crate::convert::aggregate::{Aggregator, Totals, merged};
 use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw_lines::RawLines;
 use crate::error::Result;
-use crate::format::{ChunkOrder, Framing, Profile};
+use crate::format::{ChunkOrder, CountedWindows, Framing, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
+use crate::model::{CountTable, Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
 use crate::protocol::{Encoder, MessageType};
 
@@ -155,7 +155,7 @@ struct Batch {
     threads: FxHashSet<ThreadKey>,
     at_depth_limit: u64,
     has_raw: bool,
-    tables: BTreeMap<i128, Table>,
+    tables: BTreeMap<i128, CountTable>,
     losses: Vec<Loss>,
 }
 
@@ -214,6 +214,12 @@ impl RunStream {
     /// As for [`to_stream`].
     pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, sink: &mut impl Write) -> Result<()> {
         let numbers = self.begin(profile.contents(), sink)?;
+        let start_us = self.start_us();
+        let windows = self.options.counting().and_then(|counting| profile.take_windows(counting, start_us));
+        if let Some(windows) = windows {
+            self.counted(windows, numbers.as_deref(), sink)?;
+            return self.ended(profile.contents(), sink);
+        }
         self.counted_from.clear();
         let (mut replay, contents) = profile.replay()?;
         if let Some(numbers) = numbers {
@@ -235,6 +241,11 @@ impl RunStream {
         self.gaps
     }
 
+    /// The profiler's clock at the start of the run.
+    fn start_us(&self) -> u64 {
+        self.run.as_ref().map_or(0, |run| run.facts.start_us)
+    }
+
     fn has(&self, message: MessageType) -> bool {
         self.options.types.has(message)
     }
@@ -250,7 +261,9 @@ impl RunStream {
             self.close_window();
         }
         self.beat(key);
-        let is_full = self.flush.samples.is_some_and(|samples| self.batch.fresh >= samples);
+        // A batch of counts alone ends with the window that fills it.
+        let is_full = self.flush.samples.is_some_and(|samples| self.batch.fresh >= samples)
+            && (self.has(MessageType::Raw) || self.window_end.is_none());
         if self.batch.fresh > 0 && (is_full || self.batch_end().is_some_and(|end| end <= key)) {
             self.close_batch(sink)?;
         }
@@ -268,7 +281,8 @@ impl RunStream {
         self.window_end = self.aggregator.window_end(key);
         let ends = [complete, self.window_end, self.heartbeats.due, self.batch_end()];
         let before = ends.into_iter().flatten().min();
-        let room = self.flush.samples.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
+        let flush = self.flush.samples.filter(|_| self.has(MessageType::Raw));
+        let room = flush.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
         // A batch closes behind the instant that fills it, a message before the one that passes its line.
         let wanted = self.wanted();
@@ -299,18 +313,48 @@ impl RunStream {
         Ok(())
     }
 
+    /// Takes what was counted while the profile was opened; `numbers` are those of its frames, where they
+    /// aren't its own.
+    fn counted(
+        &mut self,
+        mut windows: CountedWindows,
+        numbers: Option<&[u32]>,
+        sink: &mut impl Write,
+    ) -> Result<()> {
+        while let Some(window) = windows.next()? {
+            let key = window.span_us.0;
+            self.pass(key, sink)?;
+            self.batch.first_key.get_or_insert(key);
+            self.window_end = self.aggregator.window_end(key);
+            self.note_span(window.span_us);
+            self.batch.threads.extend(window.threads);
+            self.batch.at_depth_limit += window.at_depth_limit;
+            let CountTable { total, empty, .. } = window.table;
+            self.aggregator
+                .add(window.table, |frame| numbers.map_or(frame, |numbers| numbers[frame as usize]));
+            self.samples_total += total;
+            self.batch.samples += total + empty;
+            self.batch.fresh += total + empty;
+            self.samples += total + empty;
+        }
+        Ok(())
+    }
+
     fn note(&mut self, slice: &Slice<'_>) {
         let times = slice.times();
-        let (low, high) = if slice.is_rising() {
+        self.note_span(if slice.is_rising() {
             (times[0], times[times.len() - 1])
         } else {
             times.iter().fold((u64::MAX, 0), |(low, high), time| (low.min(*time), high.max(*time)))
-        };
+        });
+        self.batch.threads.insert(slice.thread());
+    }
+
+    fn note_span(&mut self, (low, high): (u64, u64)) {
         for span in [&mut self.batch.span_us, &mut self.span_us] {
             let span = span.get_or_insert((low, high));
             *span = (span.0.min(low), span.1.max(high));
         }
-        self.batch.threads.insert(slice.thread());
     }
 
     fn note_stacks(&mut self, slice: &Slice<'_>) {
@@ -343,7 +387,7 @@ impl RunStream {
         self.window_end = None;
         for (start, table) in self.aggregator.close_windows() {
             let merged = match self.batch.tables.remove(&start) {
-                Some(earlier) => earlier.merged(&table),
+                Some(earlier) => merged(&earlier, &table),
                 None => table,
             };
             self.batch.tables.insert(start, merged);

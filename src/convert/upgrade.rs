@@ -5,7 +5,7 @@ use std::io::Write;
 
 use crate::error::{Error, Position, Result};
 use crate::limits;
-use crate::model::{Frame, Location};
+use crate::model::{Counts, Frame, Location};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta};
 use crate::protocol::{
     CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, decode,
@@ -48,7 +48,7 @@ struct Run {
     strings: BTreeMap<u32, Vec<u8>>,
     frames: BTreeMap<u32, CpythonFrame>,
     /// self and cumulative by frame.
-    counts: BTreeMap<u32, (u64, u64)>,
+    counts: BTreeMap<u32, Counts>,
     samples_total: u64,
     has_end: bool,
     rules: CpythonRules,
@@ -181,8 +181,8 @@ impl Run {
                 self.samples_total = samples_total;
                 for entry in entries {
                     let counts = self.counts.entry(entry.frame_id).or_default();
-                    counts.0 = counts.0.saturating_add(entry.self_);
-                    counts.1 = counts.1.saturating_add(entry.cumulative);
+                    counts.self_ = counts.self_.saturating_add(entry.self_);
+                    counts.cumulative = counts.cumulative.saturating_add(entry.cumulative);
                 }
             }
             CpythonMessage::End { samples_total } => {
@@ -221,7 +221,7 @@ impl Run {
             samples_total: self.samples_total,
             ..Agg::default()
         };
-        let rows: Vec<_> = self.counts.iter().map(|(frame, (self_, all))| (*frame, *self_, *all)).collect();
+        let rows: Vec<_> = self.counts.iter().map(|(frame, counts)| (*frame, *counts)).collect();
         let aggs = split::aggs(&head, &rows, limit(&encoder, MessageType::Agg));
         let meta = Meta {
             messages: (str_defs.len() + frame_defs.len() + aggs.len()) as u64,
@@ -235,7 +235,7 @@ impl Run {
         encoder.message(&mut out, MessageType::Meta, &meta);
         str_defs.iter().for_each(|body| encoder.message(&mut out, MessageType::StrDef, body));
         frame_defs.iter().for_each(|body| encoder.message(&mut out, MessageType::FrameDef, body));
-        aggs.iter().for_each(|body| encoder.message(&mut out, MessageType::Agg, body));
+        aggs.iter().for_each(|body| encoder.agg(&mut out, body));
         for detail in faults {
             let code = if self.has_end { "count_mismatch" } else { "truncated" }.to_string();
             let body = ErrorMessage { code, detail: detail.clone(), offset: None, fatal: true };

@@ -25,6 +25,7 @@ mod tables;
 mod threads;
 mod unpack;
 mod varint;
+mod windows;
 mod writer;
 
 pub use extension::{ChunkInfo, ChunkOrder};
@@ -36,4 +37,6 @@ pub use replay::Replay;
 pub use ring::{RING_START, is_ring, ring_start};
 pub use scan::{Scan, ThreadScan};
 pub use sequence::{Framing, Lost, Part, Place, Sequence};
+pub(crate) use windows::CountedWindows;
+pub use windows::Counting;
 pub use writer::{Chunk, Packing, Writer};

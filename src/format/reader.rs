@@ -1,6 +1,7 @@
 //! Opens a version-1 profile: header, footer, tables, statistics, and a first walk over the samples.
 
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::fmt;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -12,9 +13,10 @@ use crate::format::header::{
 };
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
-use crate::format::scan::{Late, Region, Scan};
+use crate::format::scan::{Late, Region, Scan, Scanned};
 use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
+use crate::format::windows::{CountedWindows, Counting, WindowCounter};
 use crate::format::{identify, stats, tables};
 use crate::limits::TABLE_BYTES;
 use crate::model::{Statistics, Tables};
@@ -37,7 +39,58 @@ pub struct Profile<R> {
     base: u64,
     contents: Contents,
     late: Late,
+    windows: Option<CountedWindows>,
+    digest: Digest,
     threads: usize,
+}
+
+/// A digest of the profile's bytes up to some place: of those that a walk has read anyway.
+#[derive(Clone, Default)]
+struct Digest {
+    hash: Xxh3,
+    up_to: u64,
+}
+
+impl Digest {
+    fn update(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        self.up_to += bytes.len() as u64;
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Digest").field("up_to", &self.up_to).finish_non_exhaustive()
+    }
+}
+
+/// A source whose bytes go into a digest when they are read.
+struct Digested<'a, R> {
+    source: R,
+    digest: &'a mut Digest,
+}
+
+impl<R: Read> Read for Digested<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.source.read(buffer)?;
+        self.digest.update(&buffer[..got]);
+        Ok(got)
+    }
+}
+
+/// How to read a profile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    /// Threads, the caller's among them: with more than one, packed samples are unpacked beside every walk.
+    pub threads: usize,
+    /// What to count while the records are checked.
+    pub counting: Option<Counting>,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Reading { threads: 1, counting: None }
+    }
 }
 
 /// All that a profile holds, but for the samples themselves.
@@ -113,12 +166,11 @@ impl<R: Read + Seek> Profile<R> {
     ///
     /// As for [`Profile::open`]. Positions count from the source's first byte.
     pub fn open_part(source: R, base: u64, size: u64) -> Result<Self> {
-        Self::open_on(1, source, base, size)
+        Self::open_as(Reading::default(), source, base, size)
     }
 
-    /// [`Profile::open_part`] on so many threads, the caller's among them: with more than one, packed
-    /// samples are unpacked beside every walk.
-    pub(super) fn open_on(threads: usize, mut source: R, base: u64, size: u64) -> Result<Self> {
+    /// [`Profile::open_part`] in this way.
+    pub(super) fn open_as(reading: Reading, mut source: R, base: u64, size: u64) -> Result<Self> {
         let mut start = [0; HEADER_LEN as usize];
         let got = read_up_to(&mut source, base, &mut start)?;
         if let Some(fault) = identify::fault(&start[..got], size) {
@@ -207,11 +259,15 @@ impl<R: Read + Seek> Profile<R> {
             warnings,
             faults: Vec::new(),
         };
-        let mut profile = Profile { source, base, contents, late: Late::default(), threads };
-        let (scan, late, fault) = profile.scan()?;
-        profile.late = late;
-        profile.contents.scan = scan;
-        profile.contents.check_samples(fault, base)?;
+        let Reading { threads, counting } = reading;
+        let mut digest = Digest::default();
+        digest.update(&start);
+        let late = Late::default();
+        let mut profile = Profile { source, base, contents, late, windows: None, digest, threads };
+        let scanned = profile.scan(counting)?;
+        (profile.late, profile.windows) = (scanned.late, scanned.windows);
+        profile.contents.scan = scanned.scan;
+        profile.contents.check_samples(scanned.fault, base)?;
         let used = &profile.contents.scan.used_frames;
         let unreadable = read.bad_frames.into_iter().find(|(frame, ..)| used[*frame as usize]);
         if let Some((_, at, fault)) = unreadable {
@@ -220,9 +276,26 @@ impl<R: Read + Seek> Profile<R> {
         Ok(profile)
     }
 
-    fn scan(&mut self) -> Result<(Scan, Late, Option<Error>)> {
-        let (start_us, frames) = (self.contents.header.facts.start_us, self.contents.tables.frames.len());
-        Region { start_us, frames, reader: self.records()? }.scan()
+    fn scan(&mut self, counting: Option<Counting>) -> Result<Scanned> {
+        let start_us = self.contents.header.facts.start_us;
+        let tables = Arc::clone(&self.contents.tables);
+        let windows = counting.map(|counting| WindowCounter::new(counting, &tables, start_us));
+        let Profile { source, base, contents, digest, threads, .. } = self;
+        let reader = records(source, *base, &contents.header, *threads, Some(digest))?;
+        Region { start_us, frames: tables.frames.len(), reader, windows }.scan()
+    }
+
+    /// Whether its samples were counted while it was opened, as [`Sequence::counting`] asks.
+    ///
+    /// [`Sequence::counting`]: crate::format::Sequence::counting
+    pub fn is_counted(&self) -> bool {
+        self.windows.is_some()
+    }
+
+    /// What was counted while the records were checked, if just that was asked for, in windows from
+    /// `start_us`, and could be done.
+    pub(crate) fn take_windows(&mut self, wanted: Counting, start_us: u64) -> Option<CountedWindows> {
+        self.windows.take().filter(|windows| windows.are(wanted.period_us, start_us))
     }
 
     /// All that the profile holds, but for the samples themselves.
@@ -242,7 +315,7 @@ impl<R: Read + Seek> Profile<R> {
     }
 
     fn records(&mut self) -> Result<RecordReader<'_>> {
-        records(&mut self.source, self.base, &self.contents.header, self.threads)
+        records(&mut self.source, self.base, &self.contents.header, self.threads, None)
     }
 
     /// The samples in time order, and the rest of the contents beside them.
@@ -251,7 +324,7 @@ impl<R: Read + Seek> Profile<R> {
     ///
     /// Errors of the source.
     pub fn replay(&mut self) -> Result<(Replay<'_>, &Contents)> {
-        let records = records(&mut self.source, self.base, &self.contents.header, self.threads)?;
+        let records = records(&mut self.source, self.base, &self.contents.header, self.threads, None)?;
         let start_us = self.contents.header.facts.start_us;
         let replay = Replay::new(records, &self.contents.scan, start_us, &mut self.late);
         Ok((replay, &self.contents))
@@ -305,8 +378,8 @@ impl<R: Read + Seek> Profile<R> {
     ///
     /// Errors of the source.
     pub fn content_hash(&mut self) -> Result<u128> {
-        let mut hash = Xxh3::new();
-        update(&mut hash, &mut self.source, self.base, self.contents.size)?;
+        let Digest { mut hash, up_to } = self.digest.clone();
+        update(&mut hash, &mut self.source, self.base + up_to, self.contents.size - up_to)?;
         Ok(hash.digest128())
     }
 }
@@ -436,12 +509,14 @@ impl Outline {
     }
 }
 
-/// The records of a profile's sample region, from the first.
+/// The records of a profile's sample region, from the first. The digest is given the bytes as they are read,
+/// if they are plain.
 fn records<'a>(
     source: &'a mut (impl Read + Seek),
     base: u64,
     header: &Header,
     threads: usize,
+    digest: Option<&'a mut Digest>,
 ) -> Result<RecordReader<'a>> {
     let at = base + HEADER_LEN;
     let length = header.strings_at - HEADER_LEN;
@@ -465,7 +540,11 @@ fn records<'a>(
             RecordReader::new(Box::new(decoder), order, Place::Unpacked)
         }
         Compression::None | Compression::Undefined(_) => {
-            RecordReader::new(Box::new(region), order, Place::File(at))
+            let region: Box<dyn Read> = match digest {
+                Some(digest) => Box::new(Digested { source: region, digest }),
+                None => Box::new(region),
+            };
+            RecordReader::new(region, order, Place::File(at))
         }
     })
 }

@@ -25,6 +25,8 @@ const BUFFER: usize = 256 * 1024;
 /// No record but REPEAT is longer; REPEAT is read entry by entry.
 const RECORD_MAX: usize = HEAD + 2 * varint::MAX_LEN + 1 + (STACK_DEPTH + 2) * varint::MAX_LEN;
 const ENTRY_MAX: usize = varint::MAX_LEN + 1;
+/// Entries that [`RecordReader::mark_entries`] holds ready.
+pub(crate) const ENTRIES_AT_ONCE: u32 = 4096;
 
 /// A record without its frames and entries.
 #[derive(Clone, Copy, Debug)]
@@ -311,12 +313,92 @@ impl<'a> RecordReader<'a> {
         }
     }
 
+    /// Sees to it that the bytes of up to [`ENTRIES_AT_ONCE`] entries are there, so that they can be read
+    /// again after [`RecordReader::back_to`].
+    #[inline]
+    pub fn mark_entries(&mut self) -> Mark {
+        self.fill(ENTRIES_AT_ONCE as usize * ENTRY_MAX);
+        Mark(self.pos)
+    }
+
+    /// Goes back to where the entries were marked.
+    #[inline]
+    pub fn back_to(&mut self, mark: Mark) {
+        self.pos = mark.0;
+    }
+
+    /// Passes over `count` marked entries of a REPEAT and adds up their time deltas; `None` where one is so
+    /// great that times might wrap.
+    #[inline(always)]
+    pub fn sum_entries(&mut self, count: u32) -> Result<Option<u64>> {
+        let bytes = &self.buffer[self.pos..self.len];
+        let mut pos = 0;
+        match sum(bytes, &mut pos, count) {
+            Ok(sum) => {
+                self.pos += pos;
+                Ok(sum)
+            }
+            Err(fault) => {
+                self.pos += pos;
+                Err(self.broken(self.position(), fault, "a REPEAT record"))
+            }
+        }
+    }
+
     /// The time delta of the entry that comes next, where it can be read.
     #[inline]
     pub fn peek_delta(&mut self) -> Option<u64> {
         self.fill(ENTRY_MAX);
         varint::read(&self.buffer[self.pos..self.len], &mut 0).ok()
     }
+}
+
+/// A place to which a reader can go back.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark(usize);
+
+/// Adds up the time deltas of `count` entries. Most have deltas of one byte, or all of two, so several are
+/// taken at a time where eight bytes look so.
+#[inline(always)]
+fn sum(bytes: &[u8], pos: &mut usize, count: u32) -> Result<Option<u64>, Fault> {
+    const TOP: u64 = 0x8080_8080_8080_8080;
+    let mut sum = 0u64;
+    let mut greatest = 0;
+    let mut left = count;
+    while left > 0 {
+        if left >= 4
+            && let Some(word) = bytes.get(*pos..).and_then(|bytes| bytes.first_chunk())
+        {
+            let word = u64::from_le_bytes(*word);
+            if word & TOP == 0 {
+                // Four of a byte each: the sum of the bytes in even places.
+                let these = (word & 0x00ff_00ff_00ff_00ff).wrapping_mul(0x0001_0001_0001_0001) >> 48;
+                sum = sum.wrapping_add(these);
+                *pos += 8;
+                left -= 4;
+                continue;
+            }
+            if word & 0x8080_8080_8080 == 0x8000_0080 {
+                // Two of two bytes each.
+                let first = (word & 0x7f) + (word >> 1 & 0x3f80);
+                let second = (word >> 24 & 0x7f) + (word >> 25 & 0x3f80);
+                sum = sum.wrapping_add(first + second);
+                *pos += 6;
+                left -= 2;
+                continue;
+            }
+        }
+        let mut next = *pos;
+        let delta = varint::read(bytes, &mut next)?;
+        if next >= bytes.len() {
+            return Err(Fault::Short);
+        }
+        *pos = next + 1;
+        greatest = delta.max(greatest);
+        sum = sum.wrapping_add(delta);
+        left -= 1;
+    }
+    Ok((greatest <= u64::from(u32::MAX)).then_some(sum))
 }
 
 /// Small, and without words, since it stands in the way of every number.

@@ -13,9 +13,10 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::record::{Body, Change, REPEAT, Record, RecordReader};
+use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
 use crate::format::threads::{OrderSeen, ThreadIndex};
 use crate::format::varint;
+use crate::format::windows::{CountedWindows, WindowCounter};
 use crate::limits::{LATE_RECORDS, REORDER_SAMPLES, SPOOL_MEMORY, STACK_DEPTH};
 use crate::model::{StackChange, ThreadKey};
 
@@ -59,61 +60,68 @@ pub struct ThreadScan {
 }
 
 /// Samples of a block: so often it is noted how far the walk has come.
-pub(crate) const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = ENTRIES_AT_ONCE as u64;
 
 /// How far a walk has come in time: the highest key among the samples that were read more than
 /// [`REORDER_SAMPLES`] ago. A record that starts below it is late.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Horizon {
     /// The highest key up to each of the last blocks.
     highs: VecDeque<u64>,
-    read: u64,
     high: u64,
-    passed: Option<u64>,
-    /// The least key in each block, but for late records.
+    passed: u64,
+    /// The least key in each block, but for late records; the greatest number where there are only these.
     lows: Vec<u64>,
-    low: Option<u64>,
+    low: u64,
+    /// Samples that the block still takes.
+    left: u32,
+}
+
+impl Default for Horizon {
+    fn default() -> Self {
+        let highs = VecDeque::new();
+        Horizon { highs, high: 0, passed: 0, lows: Vec::new(), low: u64::MAX, left: ENTRIES_AT_ONCE }
+    }
 }
 
 impl Horizon {
     /// Whether a record that starts with this key is late.
-    #[inline]
+    #[inline(always)]
     fn is_behind(&self, key: u64) -> bool {
-        self.passed.is_some_and(|passed| key < passed)
+        key < self.passed
     }
 
     /// How many samples may be read before [`Horizon::advance`] is told.
-    #[inline]
+    #[inline(always)]
     fn step(&self) -> u32 {
-        (BLOCK - self.read % BLOCK) as u32
+        self.left
     }
 
-    /// `samples`, at most [`Horizon::step`], were read of one thread, with keys from `low`, or `None` if
-    /// they are late, to `high`.
+    /// `samples`, at most [`Horizon::step`], were read of one thread, with keys from `low`, or the greatest
+    /// number if they are late, to `high`.
     #[inline(always)]
-    fn advance(&mut self, samples: u32, low: Option<u64>, high: u64) {
+    fn advance(&mut self, samples: u32, low: u64, high: u64) {
         self.high = self.high.max(high);
-        if let Some(low) = low {
-            self.low = Some(self.low.map_or(low, |other| other.min(low)));
-        }
-        self.read += u64::from(samples);
-        if self.read.is_multiple_of(BLOCK) {
+        self.low = self.low.min(low);
+        self.left -= samples;
+        if self.left == 0 {
             self.next_block();
         }
     }
 
     #[cold]
     fn next_block(&mut self) {
-        self.lows.push(self.low.take().unwrap_or(u64::MAX));
+        self.left = ENTRIES_AT_ONCE;
+        self.lows.push(std::mem::replace(&mut self.low, u64::MAX));
         self.highs.push_back(self.high);
         if self.highs.len() as u64 > REORDER_SAMPLES as u64 / BLOCK {
-            self.passed = self.highs.pop_front();
+            self.passed = self.highs.pop_front().unwrap_or(0);
         }
     }
 
     /// The least key from each block's start to the end.
     fn bounds(mut self) -> Vec<u64> {
-        self.lows.push(self.low.unwrap_or(u64::MAX));
+        self.lows.push(self.low);
         let mut least = u64::MAX;
         for low in self.lows.iter_mut().rev() {
             least = least.min(*low);
@@ -146,7 +154,8 @@ pub(crate) struct LateRecord {
 struct Thread {
     key: ThreadKey,
     last_time: u64,
-    high: Option<u64>,
+    /// Highest and lowest of the times; 0 and the greatest number before the first.
+    high: u64,
     low: u64,
     depth: u32,
     samples: u64,
@@ -159,12 +168,23 @@ pub(crate) struct Region<'a> {
     pub reader: RecordReader<'a>,
     pub start_us: u64,
     pub frames: usize,
+    /// What counts the samples on the way, if they are wanted by window.
+    pub windows: Option<WindowCounter>,
+}
+
+/// What a walk has found.
+pub(crate) struct Scanned {
+    pub scan: Scan,
+    pub late: Late,
+    /// The first fault, which has ended the walk: what came before it is in the rest.
+    pub fault: Option<Error>,
+    /// The windows, where they were wanted and could be counted.
+    pub windows: Option<CountedWindows>,
 }
 
 impl Region<'_> {
-    /// Walks the region. The first fault ends the walk: what came before it is in the results, and
-    /// the fault comes beside them. An error of the operating system is an error.
-    pub fn scan(mut self) -> Result<(Scan, Late, Option<Error>)> {
+    /// Walks the region. An error of the operating system is an error.
+    pub fn scan(mut self) -> Result<Scanned> {
         let mut scan = Scanner {
             scan: Scan { used_frames: vec![false; self.frames], ..Scan::default() },
             late: Late::default(),
@@ -174,6 +194,7 @@ impl Region<'_> {
             horizon: Horizon::default(),
             order: OrderSeen::default(),
             copy: Vec::new(),
+            windows: self.windows,
         };
         let fault = loop {
             match self.reader.next() {
@@ -191,8 +212,7 @@ impl Region<'_> {
             Some(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit) => Err(error),
             fault => {
                 scan.scan.region_len = self.reader.position();
-                let (scan, late) = scan.finish();
-                Ok((scan, late, fault))
+                Ok(Scanned { fault, ..scan.finish() })
             }
         }
     }
@@ -218,6 +238,8 @@ struct Scanner {
     horizon: Horizon,
     order: OrderSeen,
     copy: Vec<u8>,
+    /// Until something comes that cannot be counted in the order of the records.
+    windows: Option<WindowCounter>,
 }
 
 impl Scanner {
@@ -228,7 +250,7 @@ impl Scanner {
             self.threads.push(Thread {
                 key: record.thread,
                 last_time: self.start_us,
-                high: None,
+                high: 0,
                 low: u64::MAX,
                 depth: 0,
                 samples: 0,
@@ -269,11 +291,18 @@ impl Scanner {
             }
         }
         let time = thread.last_time.wrapping_add(delta);
-        let key = thread.high.map_or(time, |high| high.max(time));
+        let key = thread.high.max(time);
         self.order.written(time, index as u32, &mut thread.written_in);
-        let mut low = Some(key);
+        let mut low = key;
+        if let Some(windows) = &mut self.windows {
+            if time == key && change.keeps_innermost(thread.depth).is_none() {
+                windows.change(index, time, resolved.keep, reader.pushed());
+            } else {
+                self.windows = None;
+            }
+        }
         if self.horizon.is_behind(key) {
-            low = None;
+            low = u64::MAX;
             self.change_late(reader, at, index, (delta, status, key), change, resolved)?;
         }
         let depth = resolved.keep + resolved.push;
@@ -281,7 +310,7 @@ impl Scanner {
         thread.depth = depth;
         thread.last_time = time;
         thread.low = thread.low.min(time);
-        thread.high = Some(key);
+        thread.high = key;
         thread.samples += 1;
         self.horizon.advance(1, low, key);
         self.count(change.encoding(), 1, depth);
@@ -320,7 +349,7 @@ impl Scanner {
         count: u32,
     ) -> Result<()> {
         let thread = &mut self.threads[index];
-        let (mut time, mut high, mut low) = (thread.last_time, thread.high.unwrap_or(0), thread.low);
+        let (mut time, mut high, mut low) = (thread.last_time, thread.high, thread.low);
         // The first entry alone tells whether the record is late.
         let first_key = reader.peek_delta().map_or(high, |delta| high.max(time.wrapping_add(delta)));
         if self.horizon.is_behind(first_key) && count > 0 {
@@ -330,13 +359,36 @@ impl Scanner {
         let mut left = count;
         while left > 0 {
             let step = left.min(self.horizon.step());
-            let read = reader.entries(step, |delta, _| {
-                time = time.wrapping_add(delta);
-                high = high.max(time);
-                low = low.min(time);
-            });
-            read.map_err(|fault| announced(count, fault))?;
-            self.horizon.advance(step, Some(least), high);
+            let mark = reader.mark_entries();
+            let sum = reader.sum_entries(step).map_err(|fault| self.broken(count, fault))?;
+            match sum.and_then(|sum| time.checked_add(sum)) {
+                Some(last) if time >= high => {
+                    low = low.min(least);
+                    if let Some(windows) = &mut self.windows {
+                        if windows.is_within(index, last) {
+                            windows.repeat(index, last, step);
+                        } else {
+                            reader.back_to(mark);
+                            reader.entries(step, |delta, _| {
+                                time += delta;
+                                windows.repeat(index, time, 1);
+                            })?;
+                        }
+                    }
+                    (time, high) = (last, last);
+                }
+                // The clock goes back, or has gone back.
+                _ => {
+                    self.windows = None;
+                    reader.back_to(mark);
+                    reader.entries(step, |delta, _| {
+                        time = time.wrapping_add(delta);
+                        high = high.max(time);
+                        low = low.min(time);
+                    })?;
+                }
+            }
+            self.horizon.advance(step, least, high);
             least = high;
             left -= step;
         }
@@ -352,8 +404,9 @@ impl Scanner {
         index: usize,
         count: u32,
     ) -> Result<()> {
+        self.windows = None;
         let thread = &self.threads[index];
-        let (mut time, mut high, mut low) = (thread.last_time, thread.high.unwrap_or(0), thread.low);
+        let (mut time, mut high, mut low) = (thread.last_time, thread.high, thread.low);
         let late_before = self.late.records.len();
         let mut left = count;
         while left > 0 {
@@ -377,20 +430,24 @@ impl Scanner {
             } else {
                 self.spool()?;
             }
-            self.horizon.advance(step, None, high);
+            self.horizon.advance(step, u64::MAX, high);
             left -= step;
         }
         self.repeated(index, count, (time, high, low));
         Ok(())
     }
 
+    /// A REPEAT of `count` entries ends too early, after some of them may have been counted.
+    #[cold]
+    fn broken(&mut self, count: u32, fault: Error) -> Error {
+        self.windows = None;
+        announced(count, fault)
+    }
+
     #[inline(always)]
     fn repeated(&mut self, index: usize, count: u32, (time, high, low): (u64, u64, u64)) {
         let thread = &mut self.threads[index];
-        if count > 0 {
-            thread.high = Some(high);
-        }
-        (thread.last_time, thread.low) = (time, low);
+        (thread.last_time, thread.high, thread.low) = (time, high, low);
         thread.samples += u64::from(count);
         let depth = thread.depth;
         self.count(REPEAT, count, depth);
@@ -400,11 +457,10 @@ impl Scanner {
     fn count(&mut self, encoding: u8, samples: u32, depth: u32) {
         self.scan.records[encoding as usize] += 1;
         self.scan.samples += u64::from(samples);
-        if depth == 0 {
-            self.scan.empty += u64::from(samples);
-        }
-        if depth as usize == STACK_DEPTH {
-            self.scan.at_depth_limit += u64::from(samples);
+        // Neither is usual, and one question asks for both.
+        if depth.wrapping_sub(1) >= STACK_DEPTH as u32 - 1 {
+            let count = if depth == 0 { &mut self.scan.empty } else { &mut self.scan.at_depth_limit };
+            *count += u64::from(samples);
         }
     }
 
@@ -433,12 +489,12 @@ impl Scanner {
         Ok(spool.write_all(&self.copy)?)
     }
 
-    fn finish(mut self) -> (Scan, Late) {
+    fn finish(mut self) -> Scanned {
         let keys: Vec<ThreadKey> = self.threads.iter().map(|thread| thread.key).collect();
         let rank = self.order.rank(&keys);
         let mut sorted: Vec<(u32, &Thread)> = rank.iter().copied().zip(&self.threads).collect();
         sorted.sort_unstable_by_key(|(rank, _)| *rank);
-        let span = |thread: &Thread| thread.high.map(|high| (thread.low, high));
+        let span = |thread: &Thread| (thread.samples > 0).then_some((thread.low, thread.high));
         self.scan.threads = sorted
             .into_iter()
             .map(|(_, thread)| ThreadScan {
@@ -454,7 +510,8 @@ impl Scanner {
         self.scan.bounds = self.horizon.bounds();
         // Stable: records of one key stay in file order.
         self.late.records.sort_by_key(|record| record.first_key);
-        (self.scan, self.late)
+        let windows = self.windows.and_then(|windows| windows.finish(keys));
+        Scanned { scan: self.scan, late: self.late, fault: None, windows }
     }
 }
 

@@ -14,8 +14,9 @@ use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::header::{
     ByteOrder, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout, chunk_size, version_of, version_start,
 };
-use crate::format::reader::{Profile, parts, read_up_to};
+use crate::format::reader::{Profile, Reading, parts, read_up_to};
 use crate::format::ring::is_ring;
+use crate::format::windows::Counting;
 use crate::limits::CHUNK_BYTES;
 
 /// Bytes before a framed profile: its length as a big-endian u32.
@@ -43,7 +44,7 @@ pub struct Sequence {
     at: u64,
     /// Files that are still to come, as (place, size).
     files: VecDeque<(u64, u64)>,
-    threads: usize,
+    reading: Reading,
 }
 
 /// What stands at some place of an input.
@@ -129,7 +130,7 @@ impl Sequence {
         } else {
             VecDeque::new()
         };
-        Ok(Sequence { framing, at: 0, files, threads: 1 })
+        Ok(Sequence { framing, at: 0, files, reading: Reading::default() })
     }
 
     /// Chunks from the start of an input, whatever stands there.
@@ -139,13 +140,20 @@ impl Sequence {
 
     /// Chunks from this place of an input, whatever stands there.
     pub(super) fn of_chunks_from(at: u64) -> Self {
-        Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), threads: 1 }
+        Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), reading: Reading::default() }
     }
 
     /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.reading.threads = threads;
+        self
+    }
+
+    /// What to count of profiles while their records are checked: nothing unless said otherwise.
+    #[must_use]
+    pub fn counting(mut self, counting: Option<Counting>) -> Self {
+        self.reading.counting = counting;
         self
     }
 
@@ -249,11 +257,11 @@ impl Sequence {
             Err(lost) => return Ok(Part::Lost(lost)),
         };
         if self.framing == Framing::Files {
-            let profile = Profile::open_on(self.threads, source, place.at, place.size)?;
+            let profile = Profile::open_as(self.reading, source, place.at, place.size)?;
             return Ok(Part::Profile(Box::new(profile)));
         }
         let samples = declared_samples(source, place)?;
-        let error = match Profile::open_on(self.threads, source, place.at, place.size) {
+        let error = match Profile::open_as(self.reading, source, place.at, place.size) {
             Ok(profile) => match profile.contents().faults.first() {
                 None => return Ok(Part::Profile(Box::new(profile))),
                 Some(fault) => fault.error.again(),

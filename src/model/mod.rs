@@ -3,12 +3,16 @@
 //! A *sample* is one thread at one instant. All times are microseconds of the profiler's
 //! monotonic clock, as CPython records them.
 
+mod count;
 mod facts;
 mod frame;
+mod ids;
 mod lanes;
 
+pub use count::{CountTable, CountedStack, Counter, Counts, HIDDEN};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use frame::{Frame, Location, StringTable, Tables};
+pub use ids::IdSet;
 pub use lanes::{Cut, Lane, Lanes, Slice, StackRun};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may

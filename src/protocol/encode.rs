@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::ThreadKey;
 use crate::protocol::columns;
-use crate::protocol::message::VERSION;
+use crate::protocol::message::{Agg, VERSION};
 use crate::protocol::select::MessageType;
 
 /// Stands for null in columns of nodes.
@@ -42,6 +42,13 @@ impl Encoder {
     pub fn message(&mut self, out: &mut Vec<u8>, message: MessageType, body: &impl Serialize) {
         let at = self.open(out, message);
         write_json(out, body);
+        close(out, at);
+    }
+
+    /// Appends an `agg` to `out`.
+    pub fn agg(&mut self, out: &mut Vec<u8>, body: &Agg) {
+        let at = self.open(out, MessageType::Agg);
+        write_agg(out, body);
         close(out, at);
     }
 
@@ -108,6 +115,32 @@ pub(crate) fn write_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 
 fn number(out: &mut Vec<u8>, value: u64) {
     write_json(out, &value);
+}
+
+/// Appends the body of an `agg` to `out`: serde's text, with the columns made as those of `raw`.
+fn write_agg(out: &mut Vec<u8>, body: &Agg) {
+    const EMPTY: &[u8] = b"\"frame_id\":[],\"self\":[],\"cumulative\":[]}";
+    let Agg { frame_id, self_, cumulative, .. } = body;
+    let head = Agg {
+        batch: body.batch,
+        kind: body.kind.clone(),
+        scope: body.scope.clone(),
+        start_usec: body.start_usec,
+        duration_usec: body.duration_usec,
+        samples_total: body.samples_total,
+        samples_empty: body.samples_empty,
+        ..Agg::default()
+    };
+    write_json(out, &head);
+    debug_assert!(out.ends_with(EMPTY));
+    out.truncate(out.len() - EMPTY.len());
+    key(out, b"\"frame_id\":");
+    columns::numbers(out, frame_id.iter().map(|frame| u64::from(*frame)));
+    key(out, b",\"self\":");
+    columns::numbers(out, self_.iter().copied());
+    key(out, b",\"cumulative\":");
+    columns::numbers(out, cumulative.iter().copied());
+    out.push(b'}');
 }
 
 /// Borrowed columns of a `raw` message: a call tree, and the samples that point into it.
@@ -183,4 +216,30 @@ impl RawThread<'_> {
 
 fn key(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_written_as_serde_writes_them() {
+        let some = Agg {
+            batch: 7,
+            kind: "frame".to_string(),
+            scope: "window".to_string(),
+            start_usec: Some(-5),
+            duration_usec: Some(5_000_000),
+            samples_total: 3,
+            samples_empty: Some(0),
+            frame_id: vec![0, 9999, u32::MAX],
+            self_: vec![0, 10_000, u64::MAX],
+            cumulative: vec![1, 2, 3],
+        };
+        for body in [some, Agg::default()] {
+            let mut text = Vec::new();
+            write_agg(&mut text, &body);
+            assert_eq!(text, serde_json::to_vec(&body).expect("json"));
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::model::Frame;
+use crate::model::{Counts, Frame};
 use crate::protocol::columns::digits;
 use crate::protocol::encode::write_json;
 use crate::protocol::message::{Agg, FrameDef, StrDef};
@@ -124,10 +124,10 @@ pub(crate) fn frame_defs(
 }
 
 /// A table in messages of at most `limit` bytes, each with the same head. At least one.
-pub(crate) fn aggs(head: &Agg, rows: &[(u32, u64, u64)], limit: usize) -> Vec<Agg> {
+pub(crate) fn aggs(head: &Agg, rows: &[(u32, Counts)], limit: usize) -> Vec<Agg> {
     let mut fill = Fill::new(limit, fixed_len(head));
     let mut messages = vec![head.clone()];
-    for &(frame, self_, cumulative) in rows {
+    for &(frame, Counts { self_, cumulative }) in rows {
         let row = digits(u64::from(frame)) + digits(self_) + digits(cumulative) + 3;
         if fill.starts_another(row) {
             messages.push(head.clone());

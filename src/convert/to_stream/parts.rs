@@ -2,20 +2,16 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{Heartbeats, Run, RunStatistics, RunStream};
 use crate::convert::aggregate::Aggregator;
 use crate::convert::definitions::{MergedTables, UsedFrames};
+use crate::convert::options::micros;
 use crate::error::{Position, Result};
 use crate::format::{Contents, Fault, FaultCode, Framing, Lost};
 use crate::model::{Statistics, Tables};
 use crate::protocol::MessageType;
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossReason};
-
-fn micros(period: Duration) -> u64 {
-    u64::try_from(period.as_micros()).unwrap_or(u64::MAX)
-}
 
 impl RunStream {
     /// A part begins. Returns the numbers that its frames get in the open batch, where they aren't its own.
@@ -61,7 +57,7 @@ impl RunStream {
     fn replace_aggregator(&mut self, tables: &Arc<Tables>) -> Aggregator {
         let types = &self.options.types;
         let window = types.has(MessageType::Agg).then(|| types.window()).flatten().map(micros);
-        let start_us = self.run.as_ref().map_or(0, |run| run.facts.start_us);
+        let start_us = self.start_us();
         std::mem::replace(&mut self.aggregator, Aggregator::new(tables, start_us, window))
     }
 

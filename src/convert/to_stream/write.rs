@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use super::parts::loss;
 use super::{Batch, RunStream, Written};
-use crate::convert::aggregate::{Aggregator, Table};
+use crate::convert::aggregate::Aggregator;
 use crate::convert::definitions::MergedTables;
 use crate::error::{Error, Result};
 use crate::format::Framing;
-use crate::model::{RunFacts, Tables};
+use crate::model::{CountTable, RunFacts, Tables};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
 use crate::protocol::{MessageType, split};
 
 impl RunStream {
     /// Writes the open batch with this final table, and opens the next.
-    pub(super) fn write_batch(&mut self, whole: Option<Table>, sink: &mut impl Write) -> Result<()> {
+    pub(super) fn write_batch(&mut self, whole: Option<CountTable>, sink: &mut impl Write) -> Result<()> {
         let next = Batch { index: self.batch.index + 1, ..Batch::default() };
         let mut batch = std::mem::replace(&mut self.batch, next);
         let mut raw = self.raw.take();
@@ -72,7 +72,7 @@ impl RunStream {
                 start = *end;
             }
         }
-        aggs.iter().for_each(|body| encoder.message(text, MessageType::Agg, body));
+        aggs.iter().for_each(|body| encoder.agg(text, body));
         losses.iter().for_each(|body| encoder.message(text, MessageType::Loss, body));
         for mut heartbeat in self.heartbeats.waiting.drain(..) {
             heartbeat.batches = batch.index + 1;
@@ -91,7 +91,7 @@ impl RunStream {
     }
 
     /// The tables that end with the batch, and the frames in them as used.
-    fn aggs(&mut self, batch: &Batch, whole: Option<Table>) -> Vec<Agg> {
+    fn aggs(&mut self, batch: &Batch, whole: Option<CountTable>) -> Vec<Agg> {
         let limit = self.options.max_line - self.encoder.envelope_len(MessageType::Agg);
         let period = self.options.types.window().map_or(0, |period| period.as_micros() as u64);
         let (low, high) = self.span_us.unwrap_or_default();
@@ -186,7 +186,7 @@ impl RunStream {
     }
 
     /// The table of the whole run, of whose frames those of earlier parts come behind the last one's.
-    fn final_table(&mut self) -> Table {
+    fn final_table(&mut self) -> CountTable {
         let none = Aggregator::new(&self.tables, 0, None);
         let last = std::mem::replace(&mut self.aggregator, none);
         let (earlier, uncounted) = std::mem::take(&mut self.totals).finish();

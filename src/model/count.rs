@@ -1,0 +1,202 @@
+//! Samples counted by frame as CPython's JSONL does: `self` where a frame is innermost, `cumulative`
+//! where it is anywhere, once a sample however often it recurs.
+//!
+//! A frame's cumulative count is what its thread has counted when the frame leaves the stack, less
+//! what it had counted when the frame came: work is done where stacks change, not for each sample.
+
+use super::IdSet;
+
+/// The group of frames that are not counted.
+pub const HIDDEN: u32 = u32::MAX;
+
+/// How many samples have a frame innermost, and anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Innermost.
+    pub self_: u64,
+    /// Anywhere, once a sample.
+    pub cumulative: u64,
+}
+
+/// The counts of a window, or of a whole run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountTable {
+    /// Samples with at least one counted frame.
+    pub total: u64,
+    /// Samples without.
+    pub empty: u64,
+    /// Counted frames, in order of frame.
+    pub rows: Vec<(u32, Counts)>,
+}
+
+/// A table in the making.
+#[derive(Debug)]
+pub struct Counter {
+    counts: Vec<Counts>,
+    /// The frames that may have counts.
+    touched: IdSet,
+    total: u64,
+    empty: u64,
+}
+
+impl Counter {
+    /// For frames below `frames`.
+    pub fn new(frames: usize) -> Self {
+        Counter { counts: vec![Counts::default(); frames], touched: IdSet::new(frames), total: 0, empty: 0 }
+    }
+
+    /// Adds to what a frame has.
+    pub fn add(&mut self, frame: u32, these: Counts) {
+        self.counts[frame as usize].self_ += these.self_;
+        self.cumulate(frame, these.cumulative);
+    }
+
+    /// Adds samples that have a frame anywhere; those that have it innermost are among them.
+    #[inline(always)]
+    fn cumulate(&mut self, frame: u32, samples: u64) {
+        let counts = &mut self.counts[frame as usize];
+        if counts.cumulative == 0 {
+            self.touched.insert(frame);
+        }
+        counts.cumulative += samples;
+    }
+
+    /// Adds samples with a counted frame, and without.
+    pub fn add_samples(&mut self, total: u64, empty: u64) {
+        self.total += total;
+        self.empty += empty;
+    }
+
+    /// The table, if a sample was counted; counting begins anew.
+    pub fn take(&mut self) -> Option<CountTable> {
+        let Counter { counts, touched, .. } = self;
+        let rows = touched.drain().map(|frame| (frame, std::mem::take(&mut counts[frame as usize])));
+        let rows = rows.filter(|(_, counts)| *counts != Counts::default()).collect();
+        let table = CountTable {
+            rows,
+            total: std::mem::take(&mut self.total),
+            empty: std::mem::take(&mut self.empty),
+        };
+        (table.total + table.empty > 0).then_some(table)
+    }
+}
+
+/// The stack of a thread, and how long its frames have been on it.
+#[derive(Debug)]
+pub struct CountedStack {
+    slots: Vec<Slot>,
+    /// The slots' groups, so that a recurring one is found fast.
+    groups: Vec<u32>,
+    /// How many of the groups fall on each place: where there is none, none recurs. (The deepest stack that a
+    /// profile can hold may make one come round to 0, but nothing is pushed onto that.)
+    places: [u8; PLACES],
+    /// Samples since the last [`CountedStack::settle`], and those of them before the stack's last change.
+    seen: u64,
+    changed: u64,
+}
+
+const PLACES: usize = 256;
+
+fn place(group: u32) -> usize {
+    (group.wrapping_mul(0x9e37_79b9) >> 24) as usize
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    came: u64,
+    /// The outermost frame of its group, and counted.
+    outermost: bool,
+}
+
+impl Default for CountedStack {
+    fn default() -> Self {
+        let (slots, groups) = (Vec::new(), Vec::new());
+        CountedStack { slots, groups, places: [0; PLACES], seen: 0, changed: 0 }
+    }
+}
+
+impl CountedStack {
+    /// Keeps the `keep` outermost frames, and puts `pushed`, innermost first, on top, up to the deepest stack
+    /// that a profile can hold. `groups` are the frames that frames count as, or [`HIDDEN`].
+    #[inline(always)]
+    pub fn change(&mut self, counter: &mut Counter, groups: &[u32], keep: usize, pushed: &[u32]) {
+        self.end_run(counter);
+        let CountedStack { slots, groups: own, places, seen, .. } = self;
+        for (slot, group) in slots.drain(keep..).zip(own.drain(keep..)).rev() {
+            let place = &mut places[place(group)];
+            *place = place.wrapping_sub(1);
+            slot.count(counter, group, *seen);
+        }
+        own.extend(pushed.iter().rev().map(|frame| groups[*frame as usize]));
+        slots.extend((keep..own.len()).map(|at| {
+            let group = own[at];
+            let place = &mut places[place(group)];
+            let recurs = *place > 0 && own[..at].contains(&group);
+            *place = place.wrapping_add(1);
+            Slot { came: *seen, outermost: group != HIDDEN && !recurs }
+        }));
+    }
+
+    /// Samples with the stack as it is.
+    #[inline(always)]
+    pub fn add(&mut self, samples: u64) {
+        self.seen += samples;
+    }
+
+    /// Counts the samples since the last change, which are of the frame that is innermost.
+    #[inline(always)]
+    fn end_run(&mut self, counter: &mut Counter) {
+        let samples = self.seen - self.changed;
+        self.changed = self.seen;
+        match self.innermost() {
+            Some(group) => {
+                counter.counts[group as usize].self_ += samples;
+                counter.total += samples;
+            }
+            None => counter.empty += samples,
+        }
+    }
+
+    /// Counts all samples up to here. What comes may be counted elsewhere.
+    pub fn settle(&mut self, counter: &mut Counter) {
+        if self.seen == 0 {
+            return;
+        }
+        self.end_run(counter);
+        for (slot, group) in self.slots.iter_mut().zip(&self.groups) {
+            slot.count(counter, *group, self.seen);
+            slot.came = 0;
+        }
+        (self.seen, self.changed) = (0, 0);
+    }
+
+    /// Frames on the stack.
+    #[inline(always)]
+    pub fn depth(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The group of the innermost frame that is counted.
+    #[inline(always)]
+    pub fn innermost(&self) -> Option<u32> {
+        match self.groups.last() {
+            Some(group) if *group != HIDDEN => Some(*group),
+            _ => self.groups.iter().rev().copied().find(|group| *group != HIDDEN),
+        }
+    }
+
+    /// The groups that a sample with this stack counts for.
+    pub fn counted(&self) -> impl Iterator<Item = u32> + '_ {
+        self.groups.iter().zip(&self.slots).filter(|(_, slot)| slot.outermost).map(|(group, _)| *group)
+    }
+}
+
+impl Slot {
+    /// Counts the samples since the frame came, of `seen`.
+    #[inline(always)]
+    fn count(self, counter: &mut Counter, group: u32, seen: u64) {
+        if self.outermost {
+            counter.cumulate(group, seen - self.came);
+        }
+    }
+}
