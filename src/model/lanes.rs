@@ -153,6 +153,38 @@ impl Lanes {
         }
     }
 
+    /// Adds `samples` with the newest stack to lane `index`, of which `fill` gives time differences, modulo
+    /// 2^64, and status bytes. Where it fails there is nothing added.
+    #[inline(always)]
+    pub fn extend<E>(
+        &mut self,
+        index: usize,
+        samples: usize,
+        fill: impl FnOnce(&mut [u64], &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let lane = &mut self.lanes[index];
+        let before = lane.times.len();
+        lane.times.resize(before + samples, 0);
+        lane.status.resize(before + samples, 0);
+        if let Err(error) = fill(&mut lane.times[before..], &mut lane.status[before..]) {
+            lane.times.truncate(before);
+            lane.status.truncate(before);
+            return Err(error);
+        }
+        let mut high = lane.high.unwrap_or(0);
+        let mut is_rising = true;
+        let mut time = lane.last_time;
+        for to in &mut lane.times[before..] {
+            time = time.wrapping_add(*to);
+            *to = time;
+            is_rising &= time >= high;
+            high = high.max(time);
+        }
+        lane.added(before, (time, high), is_rising);
+        self.waiting += samples;
+        Ok(())
+    }
+
     /// How many waiting samples have a key below `before` (all where `None`).
     pub fn count_before(&self, before: Option<u64>) -> usize {
         match before {
@@ -287,17 +319,8 @@ impl Appender<'_> {
 impl Drop for Appender<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        let lane = &mut *self.lane;
-        let added = lane.times.len() - self.before;
-        if added > 0 {
-            lane.last_time = self.time;
-            if !self.is_rising || lane.keys.is_some() {
-                lane.note_keys(self.before);
-            }
-            lane.high = Some(self.high);
-            lane.add_to_run(added);
-            *self.waiting += added;
-        }
+        self.lane.added(self.before, (self.time, self.high), self.is_rising);
+        *self.waiting += self.lane.times.len() - self.before;
     }
 }
 
@@ -382,6 +405,21 @@ impl Lane {
             high = high.max(time);
             keys.push(high);
         }
+    }
+
+    /// The samples from `before` on are new, the last and the highest of these times.
+    #[inline(always)]
+    fn added(&mut self, before: usize, (time, high): (u64, u64), is_rising: bool) {
+        let added = self.times.len() - before;
+        if added == 0 {
+            return;
+        }
+        self.last_time = time;
+        if !is_rising || self.keys.is_some() {
+            self.note_keys(before);
+        }
+        self.high = Some(high);
+        self.add_to_run(added);
     }
 
     #[inline]

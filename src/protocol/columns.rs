@@ -31,7 +31,9 @@ const NUMBER_MAX: usize = 22;
 const ROOM: usize = 2048;
 
 /// Runs up to this are written number by number.
-const SHORT_RUN: usize = 8;
+const FEW: usize = 8;
+/// Bytes that longer ones store at once.
+const BLOCK: usize = 32;
 
 /// A column in the making.
 struct Column<'a> {
@@ -70,8 +72,27 @@ impl<'a> Column<'a> {
     #[inline(always)]
     fn numbers(&mut self, value: u64, times: usize) {
         match SHORT.get(value as usize) {
+            Some(word) if times > FEW => self.block(word, times),
             Some(word) => (0..times).for_each(|_| self.word(word)),
             None => (0..times).for_each(|_| self.long(value)),
+        }
+    }
+
+    /// A word out of the table, `times` times: as many of them as fit into a block are stored at once.
+    fn block(&mut self, word: &[u8; WORD], times: usize) {
+        let length = usize::from(word[WORD - 1]);
+        let mut block = [0; BLOCK + WORD];
+        let in_block = BLOCK / length;
+        (0..in_block).for_each(|at| block[at * length..at * length + WORD].copy_from_slice(word));
+        let mut left = times;
+        while left > 0 {
+            if self.len > ROOM - BLOCK {
+                self.flush();
+            }
+            self.room[self.len..self.len + BLOCK].copy_from_slice(&block[..BLOCK]);
+            let these = left.min(in_block);
+            self.len += these * length;
+            left -= these;
         }
     }
 
@@ -101,26 +122,13 @@ impl<'a> Column<'a> {
     }
 
     fn null(&mut self) {
-        self.flush();
-        self.out.extend_from_slice(b"null,");
+        self.word(b"null,\0\0\x05");
     }
 
     #[inline(never)]
     fn flush(&mut self) {
         self.out.extend_from_slice(&self.room[..self.len]);
         self.len = 0;
-    }
-
-    /// What was written since `from`, a place in the line, `times` times more.
-    fn again(&mut self, from: usize, times: usize) {
-        self.flush();
-        let length = self.out.len() - from;
-        // Each copy doubles what there is to copy from.
-        let end = self.out.len() + length * times;
-        while self.out.len() < end {
-            let piece = (self.out.len() - from).min(end - self.out.len());
-            self.out.extend_from_within(from..from + piece);
-        }
     }
 
     /// Ends the column, with the closing bracket in place of the last comma.
@@ -174,20 +182,20 @@ pub(crate) fn deltas(out: &mut Vec<u8>, start: u64, times: &[u64]) {
 pub(crate) fn runs(out: &mut Vec<u8>, values: &[(u32, usize)], none: u32) {
     let mut column = Column::open(out);
     for &(value, times) in values {
-        let from = column.out.len() + column.len;
-        match times {
-            0 => {}
-            1..=SHORT_RUN if value != none => column.numbers(u64::from(value), times),
-            _ => {
-                if value == none {
-                    column.null()
-                } else {
-                    column.number(u64::from(value))
-                }
-                // A flush in between moves nothing: the place in the line stays the same.
-                column.again(from, times - 1);
-            }
+        if value == none {
+            (0..times).for_each(|_| column.null());
+        } else {
+            column.numbers(u64::from(value), times);
         }
+    }
+    column.close();
+}
+
+/// A column of bytes, which come in runs.
+pub(crate) fn bytes(out: &mut Vec<u8>, values: &[u8]) {
+    let mut column = Column::open(out);
+    for run in values.chunk_by(|one, next| one == next) {
+        column.numbers(u64::from(run[0]), run.len());
     }
     column.close();
 }
@@ -234,5 +242,17 @@ mod tests {
             text(|out| runs(out, &[(7, 3), (u32::MAX, 2), (12, 0), (123, 1)], u32::MAX)),
             "[7,7,7,null,null,123]"
         );
+    }
+
+    #[test]
+    fn runs_of_any_length_are_the_numbers_one_by_one() {
+        for value in [0, 35, 999, 9999, 10_000, u32::MAX - 1] {
+            for times in (0..40).chain([1000, 5000]) {
+                let expected = serde_json::to_string(&vec![value; times]).expect("json");
+                assert_eq!(text(|out| runs(out, &[(value, times)], u32::MAX)), expected);
+            }
+        }
+        let status: Vec<u8> = (0..6000u32).map(|at| (at / 7 * at / 900) as u8).collect();
+        assert_eq!(text(|out| bytes(out, &status)), serde_json::to_string(&status).expect("json"));
     }
 }

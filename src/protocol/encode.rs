@@ -205,7 +205,7 @@ impl RawThread<'_> {
         key(out, b",\"ts_delta_usec\":");
         columns::deltas(out, start_us, self.times);
         key(out, b",\"status\":");
-        columns::numbers(out, self.status.iter().map(|status| u64::from(*status)));
+        columns::bytes(out, self.status);
         if self.stacks.iter().any(|(node, _)| *node != NULL) {
             key(out, b",\"stack\":");
             columns::runs(out, self.stacks, NULL);
