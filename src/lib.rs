@@ -22,3 +22,4 @@ pub mod limits;
 pub mod model;
 pub mod protocol;
 pub mod stream;
+mod threads;

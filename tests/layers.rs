@@ -3,13 +3,25 @@
 use std::path::{Path, PathBuf};
 
 /// Layer, and the layers and crates that it may name. std is free to all.
-const RULES: [(&str, &[&str]); 7] = [
+const RULES: [(&str, &[&str]); 8] = [
     ("model", &["model"]),
     ("error", &["model", "error"]),
     ("limits", &["model", "limits"]),
+    ("threads", &[]),
     (
         "format",
-        &["format", "model", "error", "limits", "zstd", "xxhash_rust", "rustc_hash", "tempfile", "memchr"],
+        &[
+            "format",
+            "model",
+            "error",
+            "limits",
+            "threads",
+            "zstd",
+            "xxhash_rust",
+            "rustc_hash",
+            "tempfile",
+            "memchr",
+        ],
     ),
     (
         "protocol",
@@ -48,7 +60,18 @@ const RULES: [(&str, &[&str]); 7] = [
     ),
     (
         "convert",
-        &["convert", "format", "protocol", "model", "error", "limits", "base64", "rustc_hash", "tempfile"],
+        &[
+            "convert",
+            "format",
+            "protocol",
+            "model",
+            "error",
+            "limits",
+            "threads",
+            "base64",
+            "rustc_hash",
+            "tempfile",
+        ],
     ),
 ];
 

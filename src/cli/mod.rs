@@ -70,7 +70,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let ends_by_itself = matches!(&args.command, Command::FromBin(args) if args.follow)
         || matches!(args.command, Command::Record(_));
     if !ends_by_itself {
-        signals::clean_up_on_stop()?;
+        crate::stream::before_unfinished(signals::clean_up_on_stop);
     }
     match &args.command {
         Command::FromBin(args) => from_bin::run(args, messages),

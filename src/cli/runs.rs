@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Seek, Write};
 use std::num::NonZeroUsize;
-use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -503,10 +502,7 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
 
 /// How many threads to work on: those asked for, or one a core.
 pub(super) fn threads(asked: Option<NonZeroUsize>) -> usize {
-    // The system is asked once: it opens several files to tell.
-    static CORES: LazyLock<usize> =
-        LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
-    asked.map_or_else(|| *CORES, NonZeroUsize::get)
+    asked.map_or(0, NonZeroUsize::get)
 }
 
 pub(super) fn random_id() -> Result<[u8; 16]> {

@@ -1,6 +1,6 @@
 //! What signals do, beyond what they do anyway.
 
-use crate::error::Result;
+use std::io::Result;
 
 /// A write that passes the limit on file size is to fail with an error that says so, not with the end
 /// of the process.

@@ -125,7 +125,7 @@ impl StreamOptions {
         Ok(self)
     }
 
-    /// How many threads to work on, the caller's among them: 1 unless said otherwise. The stream is the same
+    /// How many threads to work on, the caller's among them: 1 unless said otherwise, 0 for one a core. The stream is the same
     /// for any number; only raw messages and packed profiles have work for more than one.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {

@@ -10,6 +10,7 @@ use std::thread;
 
 use crate::convert::raw::RawBuilder;
 use crate::model::{Cut, Lanes, Slice};
+use crate::threads;
 
 /// Blocks that may be in the making, and do not count yet in [`RawLines::wanted`].
 const AHEAD: usize = 4;
@@ -110,7 +111,7 @@ impl RawLines {
         job.wanted = self.wanted();
         // The first tells at once how many samples fit, and is all of a short profile.
         let is_first = self.fits.is_empty();
-        if self.threads < 2 || is_first {
+        if is_first || threads::count(self.threads) < 2 {
             self.maker.make(self.shape, batch, job.wanted, lanes, &mut job.lines);
             self.making.push_back(Making::Done(job));
             if is_first {
@@ -119,7 +120,8 @@ impl RawLines {
             return;
         }
         if self.workers.is_empty() {
-            self.workers = (1..self.threads.min(AHEAD + 1)).map(|_| Worker::start(self.shape)).collect();
+            let workers = 1..threads::count(self.threads).min(AHEAD + 1);
+            self.workers = workers.map(|_| Worker::start(self.shape)).collect();
         }
         job.block.copy_from(lanes.slices());
         self.workers[self.next].jobs.send(job).expect("the worker waits for jobs");

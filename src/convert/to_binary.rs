@@ -43,8 +43,8 @@ impl ProfileOptions {
         self
     }
 
-    /// How many threads to work on, the caller's among them: 1 unless said otherwise. The profile is the same
-    /// for any number; only packing has work for a second one.
+    /// How many threads to work on, the caller's among them: 1 unless said otherwise, 0 for one a core. The
+    /// profile is the same for any number; only packing has work for a second one.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;

@@ -29,7 +29,7 @@ impl Default for CallTree {
     fn default() -> Self {
         let mut tree =
             CallTree { frame: Vec::new(), parent: Vec::new(), slots: Vec::new(), shift: 0, message: 1 };
-        tree.make_room(1 << 13);
+        tree.make_room(1 << 10);
         tree
     }
 }

@@ -20,6 +20,7 @@ use crate::format::windows::{CountedWindows, Counting, WindowCounter};
 use crate::format::{identify, stats, tables};
 use crate::limits::TABLE_BYTES;
 use crate::model::{Statistics, Tables};
+use crate::threads;
 
 pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Packed bytes that are unpacked on a thread of their own; fewer are through before it is there.
@@ -400,7 +401,7 @@ pub(crate) fn chunk_checksum(source: &mut (impl Read + Seek), base: u64, size: u
 fn update(hash: &mut Xxh3, source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<()> {
     source.seek(SeekFrom::Start(base))?;
     let mut whole = source.take(size);
-    let mut buffer = vec![0; COPY];
+    let mut buffer = vec![0; size.min(COPY as u64) as usize];
     loop {
         match whole.read(&mut buffer) {
             Ok(0) => return Ok(()),
@@ -532,19 +533,19 @@ fn records<'a>(
     source.seek(SeekFrom::Start(at))?;
     let region = source.take(length);
     Ok(match header.compression {
-        Compression::Zstd if threads > 1 && length >= WORTH_A_THREAD => {
-            RecordReader::new(Box::new(Unpacker::new(region)?), order, Place::Unpacked)
+        Compression::Zstd if length >= WORTH_A_THREAD && threads::count(threads) > 1 => {
+            RecordReader::new(Box::new(Unpacker::new(region)?), u64::MAX, order, Place::Unpacked)
         }
         Compression::Zstd => {
-            let decoder = unpack::decoder(BufReader::with_capacity(COPY, region))?;
-            RecordReader::new(Box::new(decoder), order, Place::Unpacked)
+            let packed = BufReader::with_capacity(length.min(COPY as u64) as usize, region);
+            RecordReader::new(Box::new(unpack::decoder(packed)?), u64::MAX, order, Place::Unpacked)
         }
         Compression::None | Compression::Undefined(_) => {
             let region: Box<dyn Read> = match digest {
                 Some(digest) => Box::new(Digested { source: region, digest }),
                 None => Box::new(region),
             };
-            RecordReader::new(region, order, Place::File(at))
+            RecordReader::new(region, length, order, Place::File(at))
         }
     })
 }

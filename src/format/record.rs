@@ -165,12 +165,14 @@ pub(crate) struct RecordReader<'a> {
 }
 
 impl<'a> RecordReader<'a> {
-    pub fn new(source: Box<dyn Read + 'a>, order: ByteOrder, place: Place) -> Self {
+    /// Reads a region of at most `length` bytes.
+    pub fn new(source: Box<dyn Read + 'a>, length: u64, order: ByteOrder, place: Place) -> Self {
         RecordReader {
             source,
             order,
             place,
-            buffer: vec![0; BUFFER],
+            // A byte more, so that the end is seen.
+            buffer: vec![0; length.saturating_add(1).min(BUFFER as u64) as usize],
             pos: 0,
             len: 0,
             base: 0,
@@ -327,6 +329,16 @@ impl<'a> RecordReader<'a> {
         self.pos = mark.0;
     }
 
+    /// Reads entries of a REPEAT, at most [`ENTRIES_AT_ONCE`], into columns of the same length.
+    pub fn entry_columns(&mut self, deltas: &mut [u64], status: &mut [u8]) -> Result<()> {
+        self.fill(deltas.len() * ENTRY_MAX);
+        let bytes = &self.buffer[self.pos..self.len];
+        let mut pos = 0;
+        let read = columns(bytes, &mut pos, deltas, status);
+        self.pos += pos;
+        read.map_err(|fault| self.broken(self.position(), fault, "a REPEAT record"))
+    }
+
     /// Passes over `count` marked entries of a REPEAT and adds up their time deltas; `None` where one is so
     /// great that times might wrap.
     #[inline(always)]
@@ -357,11 +369,64 @@ impl<'a> RecordReader<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Mark(usize);
 
-/// Adds up the time deltas of `count` entries. Most have deltas of one byte, or all of two, so several are
-/// taken at a time where eight bytes look so.
+/// Whether eight bytes are four entries whose deltas have a byte each.
+#[inline(always)]
+fn is_four(word: u64) -> bool {
+    word & 0x8080_8080_8080_8080 == 0
+}
+
+/// Whether the first six of eight bytes are two entries whose deltas have two bytes each.
+#[inline(always)]
+fn is_two(word: u64) -> bool {
+    word & 0x8080_8080_8080 == 0x8000_0080
+}
+
+/// The delta in two bytes at the front of a word.
+#[inline(always)]
+fn wide_delta(word: u64) -> u64 {
+    (word & 0x7f) + (word >> 1 & 0x3f80)
+}
+
+/// Reads entries into columns, several at a time where eight bytes allow it.
+#[inline(always)]
+fn columns(bytes: &[u8], pos: &mut usize, deltas: &mut [u64], status: &mut [u8]) -> Result<(), Fault> {
+    let mut at = 0;
+    while at < deltas.len() {
+        if let (Some(deltas), Some(status), Some(word)) = (
+            deltas[at..].first_chunk_mut::<4>(),
+            status[at..].first_chunk_mut::<4>(),
+            bytes.get(*pos..).and_then(|bytes| bytes.first_chunk()),
+        ) {
+            let word = u64::from_le_bytes(*word);
+            if is_four(word) {
+                let bytes = word.to_le_bytes();
+                *deltas = [bytes[0], bytes[2], bytes[4], bytes[6]].map(u64::from);
+                *status = [bytes[1], bytes[3], bytes[5], bytes[7]];
+                *pos += 8;
+                at += 4;
+                continue;
+            }
+            if is_two(word) {
+                (deltas[0], deltas[1]) = (wide_delta(word), wide_delta(word >> 24));
+                (status[0], status[1]) = ((word >> 16) as u8, (word >> 40) as u8);
+                *pos += 6;
+                at += 2;
+                continue;
+            }
+        }
+        let mut next = *pos;
+        let delta = varint::read(bytes, &mut next)?;
+        status[at] = *bytes.get(next).ok_or(Fault::Short)?;
+        deltas[at] = delta;
+        *pos = next + 1;
+        at += 1;
+    }
+    Ok(())
+}
+
+/// Adds up the time deltas of `count` entries, several at a time where eight bytes allow it.
 #[inline(always)]
 fn sum(bytes: &[u8], pos: &mut usize, count: u32) -> Result<Option<u64>, Fault> {
-    const TOP: u64 = 0x8080_8080_8080_8080;
     let mut sum = 0u64;
     let mut greatest = 0;
     let mut left = count;
@@ -370,19 +435,16 @@ fn sum(bytes: &[u8], pos: &mut usize, count: u32) -> Result<Option<u64>, Fault> 
             && let Some(word) = bytes.get(*pos..).and_then(|bytes| bytes.first_chunk())
         {
             let word = u64::from_le_bytes(*word);
-            if word & TOP == 0 {
-                // Four of a byte each: the sum of the bytes in even places.
+            if is_four(word) {
+                // The sum of the bytes in even places.
                 let these = (word & 0x00ff_00ff_00ff_00ff).wrapping_mul(0x0001_0001_0001_0001) >> 48;
                 sum = sum.wrapping_add(these);
                 *pos += 8;
                 left -= 4;
                 continue;
             }
-            if word & 0x8080_8080_8080 == 0x8000_0080 {
-                // Two of two bytes each.
-                let first = (word & 0x7f) + (word >> 1 & 0x3f80);
-                let second = (word >> 24 & 0x7f) + (word >> 25 & 0x3f80);
-                sum = sum.wrapping_add(first + second);
+            if is_two(word) {
+                sum = sum.wrapping_add(wide_delta(word) + wide_delta(word >> 24));
                 *pos += 6;
                 left -= 2;
                 continue;

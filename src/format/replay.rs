@@ -81,8 +81,8 @@ impl<'a> Replay<'a> {
                     .map(|(n, record)| Reverse((record.first_key, n)))
                     .collect(),
                 by_place: late.records.iter().enumerate().map(|(n, record)| (record.at, n)).collect(),
+                buffer: if late.records.is_empty() { Vec::new() } else { vec![0; 64 * 1024] },
                 late,
-                buffer: vec![0; 64 * 1024],
             },
             renumbered: None,
         }
@@ -213,9 +213,9 @@ impl<'a> Replay<'a> {
         if skip > 0 {
             self.reader.entries(skip, |_, _| {})?;
         }
-        let mut append = self.lanes.append(open.lane);
-        self.reader.entries(step - skip, |delta, status| append.push(delta, status))?;
-        drop(append);
+        let reader = &mut self.reader;
+        let these = (step - skip) as usize;
+        self.lanes.extend(open.lane, these, |deltas, status| reader.entry_columns(deltas, status))?;
         open.skip -= skip;
         open.left -= step;
         self.read += u64::from(step);

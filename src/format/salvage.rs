@@ -140,11 +140,11 @@ fn records<'a>(
     source.seek(SeekFrom::Start(HEADER_LEN))?;
     let region = source.take(end.saturating_sub(HEADER_LEN));
     if !is_zstd {
-        return Ok(RecordReader::new(Box::new(region), head.order, Place::File(HEADER_LEN)));
+        return Ok(RecordReader::new(Box::new(region), u64::MAX, head.order, Place::File(HEADER_LEN)));
     }
     let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::new(region))?.single_frame();
     decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-    Ok(RecordReader::new(Box::new(decoder), head.order, Place::Unpacked))
+    Ok(RecordReader::new(Box::new(decoder), u64::MAX, head.order, Place::Unpacked))
 }
 
 fn walk(source: &mut (impl Read + Seek), head: &Head, size: u64, is_zstd: bool) -> Result<Walk> {

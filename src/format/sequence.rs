@@ -143,7 +143,8 @@ impl Sequence {
         Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), reading: Reading::default() }
     }
 
-    /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise.
+    /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise, 0 for one a
+    /// core.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.reading.threads = threads;

@@ -14,6 +14,7 @@ use crate::format::reader::chunk_checksum;
 use crate::format::{stats, tables};
 use crate::limits::{CHUNK_BYTES, SPOOL_MEMORY};
 use crate::model::{Frame, RunFacts, Statistics};
+use crate::threads;
 
 /// Bytes of sample data handed on at once, as in CPython's writer.
 const PIECE: usize = 512 * 1024;
@@ -65,7 +66,8 @@ impl<W: Write> Write for Region<W> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Starts a profile at the start of `sink`. With `threads` above 1 the samples are packed beside the
+    /// Starts a profile at the start of `sink`. With more than one thread (0: one a
+    /// core) the samples are packed beside the
     /// caller, to the same bytes.
     ///
     /// # Errors
@@ -75,7 +77,7 @@ impl<W: Write + Seek> Writer<W> {
         sink.write_all(&[0; HEADER_LEN as usize])?;
         let region = match packing {
             Packing::None => Region::Plain(sink),
-            Packing::Zstd(level) if threads > 1 => Region::Beside(Packer::new(sink, level)?),
+            Packing::Zstd(level) if threads::count(threads) > 1 => Region::Beside(Packer::new(sink, level)?),
             Packing::Zstd(level) => Region::Zstd(zstd::stream::write::Encoder::new(sink, level)?),
         };
         Ok(Writer {

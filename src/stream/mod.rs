@@ -35,7 +35,7 @@ pub use input::{Input, ProfileSource, unpacked};
 pub use limit::Limit;
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
-pub use output::{Output, Target, folder_of, remove_unfinished};
+pub use output::{Output, Target, before_unfinished, folder_of, remove_unfinished};
 #[cfg(feature = "cli")]
 pub use peer::{Network, Notice};
 #[cfg(feature = "cli")]

@@ -31,7 +31,23 @@ pub fn remove_unfinished() {
     }
 }
 
-/// Notes what is to be removed with [`remove_unfinished`].
+type Prepare = fn() -> io::Result<()>;
+
+/// Called once, before there is the first of them.
+static BEFORE_UNFINISHED: Mutex<Option<Prepare>> = Mutex::new(None);
+
+/// Has `prepare` called before there is anything that [`remove_unfinished`] removes, if there ever is.
+pub fn before_unfinished(prepare: Prepare) {
+    *BEFORE_UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepare);
+}
+
+/// Something is about to be made that is to be removed with [`remove_unfinished`].
+pub(super) fn prepare_unfinished() -> io::Result<()> {
+    let prepare = BEFORE_UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    prepare.map_or(Ok(()), |prepare| prepare())
+}
+
+/// It is made.
 pub(super) fn begin_unfinished(path: PathBuf) {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path);
 }
@@ -159,6 +175,7 @@ impl Target {
                 builder.prefix(".tachyon-jsonl-");
                 #[cfg(unix)]
                 builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+                prepare_unfinished()?;
                 let file = builder.tempfile_in(folder_of(&path))?;
                 begin_unfinished(file.path().to_path_buf());
                 if let Ok(found) = found {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::stream::address::{Host, SocketAddress, Transport};
-use crate::stream::output::{begin_unfinished, end_unfinished, folder_of};
+use crate::stream::output::{begin_unfinished, end_unfinished, folder_of, prepare_unfinished};
 
 /// A connection.
 #[derive(Debug)]
@@ -227,6 +227,7 @@ impl PrivateListener {
         let made = aside.path().join("s");
         let listener = UnixListener::bind(&made)?;
         fs::set_permissions(&made, fs::Permissions::from_mode(0o600))?;
+        prepare_unfinished()?;
         begin_unfinished(path.to_path_buf());
         if let Err(error) = fs::rename(&made, path) {
             end_unfinished(path);
