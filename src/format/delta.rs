@@ -129,8 +129,15 @@ impl Run<'_> {
     /// Adds a sample.
     #[inline]
     pub fn repeat(&mut self, time: u64, status: u8) {
-        varint::write(&mut self.thread.run, time.wrapping_sub(self.thread.last_time));
-        self.thread.run.push(status);
+        let run = &mut self.thread.run;
+        match time.wrapping_sub(self.thread.last_time) {
+            delta @ 0..0x80 => run.extend_from_slice(&[delta as u8, status]),
+            delta @ 0x80..0x4000 => run.extend_from_slice(&[delta as u8 | 0x80, (delta >> 7) as u8, status]),
+            delta => {
+                varint::write(run, delta);
+                run.push(status);
+            }
+        }
         self.thread.run_samples += 1;
         self.thread.last_time = time;
     }

@@ -96,9 +96,11 @@ impl Change {
 
 /// Appends a record's head.
 pub(crate) fn write_head(out: &mut Vec<u8>, thread: ThreadKey, encoding: u8) {
-    out.extend_from_slice(&thread.thread_id.to_le_bytes());
-    out.extend_from_slice(&thread.interpreter_id.to_le_bytes());
-    out.push(encoding);
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&thread.thread_id.to_le_bytes());
+    head[8..12].copy_from_slice(&thread.interpreter_id.to_le_bytes());
+    head[12] = encoding;
+    out.extend_from_slice(&head);
 }
 
 /// Appends a record of one sample with another stack; `pushed` innermost first.

@@ -49,8 +49,17 @@ fn read_long(bytes: &[u8], pos: &mut usize) -> Result<u64, Fault> {
 }
 
 /// Appends `value` in its shortest form.
-#[inline]
-pub(crate) fn write(out: &mut Vec<u8>, mut value: u64) {
+#[inline(always)]
+pub(crate) fn write(out: &mut Vec<u8>, value: u64) {
+    match value {
+        0..0x80 => out.push(value as u8),
+        0x80..0x4000 => out.extend_from_slice(&[value as u8 | 0x80, (value >> 7) as u8]),
+        _ => write_long(out, value),
+    }
+}
+
+#[cold]
+fn write_long(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

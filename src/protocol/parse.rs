@@ -88,6 +88,39 @@ impl Text<'_> {
         }
     }
 
+    /// A list in which values come in runs: what is spelled as the value before it is that value again.
+    #[inline(always)]
+    fn runs<T: Copy>(
+        &mut self,
+        values: &mut Vec<T>,
+        item: impl Fn(&[u8], usize) -> Option<(T, usize)>,
+    ) -> Option<()> {
+        self.key(b"[")?;
+        if self.key(b"]").is_some() {
+            return Some(());
+        }
+        let (bytes, mut at) = (self.bytes, self.pos);
+        loop {
+            let (value, end) = item(bytes, at)?;
+            values.push(value);
+            match *bytes.get(end)? {
+                b',' => {
+                    let length = end + 1 - at;
+                    let times = repeats(bytes, end + 1, length);
+                    if times > 0 {
+                        values.resize(values.len() + times, value);
+                    }
+                    at = end + 1 + times * length;
+                }
+                b']' => {
+                    self.pos = end + 1;
+                    return Some(());
+                }
+                _ => return None,
+            }
+        }
+    }
+
     fn thread(&mut self, start: u64, thread: &mut ThreadColumns) -> Option<()> {
         self.key(b"{\"thread_id\":\"")?;
         thread.thread_id = self.number()?;
@@ -103,22 +136,34 @@ impl Text<'_> {
             Some(end)
         })?;
         self.key(b",\"status\":")?;
-        self.column(|bytes, at| {
+        self.runs(&mut thread.status, |bytes, at| {
             let (status, end) = number(bytes, at)?;
-            thread.status.push(u8::try_from(status).ok()?);
-            Some(end)
+            Some((u8::try_from(status).ok()?, end))
         })?;
         if self.key(b",\"stack\":").is_some() {
-            self.column(|bytes, at| {
-                let (node, end) = node(bytes, at)?;
-                thread.stack.push(node);
-                Some(end)
-            })?;
+            self.runs(&mut thread.stack, node)?;
         } else {
             thread.stack.resize(thread.status.len(), NULL);
         }
         self.key(b"}")
     }
+}
+
+/// How often the `length` bytes before `at` come again from there on.
+#[inline(always)]
+fn repeats(bytes: &[u8], at: usize, length: usize) -> usize {
+    let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u64::from_le_bytes(*word));
+    let mut same = 0;
+    // Each byte is held against the one that stands as far before it.
+    while let (Some(here), Some(before)) = (word(at + same), word(at + same - length)) {
+        let others = here ^ before;
+        if others != 0 {
+            same += others.trailing_zeros() as usize / 8;
+            break;
+        }
+        same += 8;
+    }
+    if same < length { 0 } else { same / length }
 }
 
 /// The number that begins at `at`, as JSON has it, and the place behind it.
@@ -192,6 +237,20 @@ mod tests {
             value = next + value % 7;
         }
         assert_eq!(number("18446744073709551615"), Some((u64::MAX, 20)));
+    }
+
+    #[test]
+    fn what_comes_again_is_counted_in_whole() {
+        let repeats = |text: &str, at: usize, length: usize| super::repeats(text.as_bytes(), at, length);
+        assert_eq!(repeats("35,35,35,351,12345678", 3, 3), 2);
+        assert_eq!(repeats("35,36,35,12345678", 3, 3), 0);
+        assert_eq!(repeats("1,1,1,1,1,1,1,1,1]}]}]}12345678", 2, 2), 7);
+        // Near the end what is left is read one by one.
+        assert_eq!(repeats("7,7,7]", 2, 2), 0);
+        for times in 0..40 {
+            let text = format!("{}12,345678901", "1234567,".repeat(times + 1));
+            assert_eq!(repeats(&text, 8, 8), times);
+        }
     }
 
     #[test]
