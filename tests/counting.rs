@@ -10,9 +10,15 @@ use tachyon_jsonl::convert::{Flush, RunStream, StreamOptions};
 use tachyon_jsonl::format::{Counting, Part, Sequence};
 
 /// The stream of a file's first run, and how many of its parts were counted while they were opened.
-fn stream(path: &Path, options: &StreamOptions, counting: Option<Counting>) -> Option<(Vec<u8>, usize)> {
+fn stream(
+    path: &Path,
+    options: &StreamOptions,
+    counting: Option<Counting>,
+    threads: usize,
+) -> Option<(Vec<u8>, usize)> {
     let mut file = File::open(path).expect("a file");
-    let mut sequence = Sequence::open(&mut file).expect("readable").counting(counting);
+    let sequence = Sequence::open(&mut file).expect("readable");
+    let mut sequence = sequence.counting(counting).threads(threads);
     let mut run = RunStream::new(sequence.framing(), options.clone());
     let (mut stream, mut counted) = (Vec::new(), 0);
     while let Some(part) = sequence.next(&mut file).ok()? {
@@ -47,11 +53,15 @@ fn the_stream_is_the_same() {
                 if is_large && index > 2 || path.to_string_lossy().contains("bomb") {
                     continue;
                 }
-                let Some((expected, none)) = stream(&path, options, None) else { continue };
+                let Some((expected, none)) = stream(&path, options, None, 1) else { continue };
                 let counting = options.counting();
                 assert!(counting.is_some() && none == 0);
-                let (found, parts) = stream(&path, options, counting).expect("opened before");
-                assert!(found == expected, "{path:?} with options {index}");
+                let mut parts = 0;
+                for threads in [1, 3] {
+                    let (found, counted) = stream(&path, options, counting, threads).expect("opened before");
+                    assert!(found == expected, "{path:?} with options {index} on {threads} threads");
+                    parts += counted;
+                }
                 counted += usize::from(parts > 0);
             }
         }

@@ -22,6 +22,7 @@ mod scan;
 mod sequence;
 mod stats;
 mod tables;
+mod tally;
 mod threads;
 mod unpack;
 mod varint;

@@ -14,16 +14,17 @@ use crate::format::header::{
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan, Scanned};
+use crate::format::tally::Tally;
 use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
-use crate::format::windows::{CountedWindows, Counting, WindowCounter};
+use crate::format::windows::{CountedWindows, Counting, Period, WindowCounter};
 use crate::format::{identify, stats, tables};
 use crate::limits::TABLE_BYTES;
 use crate::model::{Statistics, Tables};
 use crate::threads;
 
 pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Packed bytes that are unpacked on a thread of their own; fewer are through before it is there.
+/// Bytes of samples that are unpacked or counted on a thread of their own; fewer are through before it is there.
 const WORTH_A_THREAD: u64 = 32 * 1024;
 const COPY: usize = 256 * 1024;
 /// Bytes at the end of a profile in which its blocks are looked for.
@@ -280,8 +281,12 @@ impl<R: Read + Seek> Profile<R> {
     fn scan(&mut self, counting: Option<Counting>) -> Result<Scanned> {
         let start_us = self.contents.header.facts.start_us;
         let tables = Arc::clone(&self.contents.tables);
-        let windows = counting.map(|counting| WindowCounter::new(counting, &tables, start_us));
         let Profile { source, base, contents, digest, threads, .. } = self;
+        // Packed samples have a thread beside the walk already.
+        let busy = if contents.header.compression == Compression::Zstd { 2 } else { 1 };
+        let is_beside = contents.header.strings_at >= WORTH_A_THREAD && threads::count(*threads) > busy;
+        let windows =
+            counting.map(|counting| Tally::new(WindowCounter::new(counting, &tables, start_us), is_beside));
         let reader = records(source, *base, &contents.header, *threads, Some(digest))?;
         Region { start_us, frames: tables.frames.len(), reader, windows }.scan()
     }
@@ -296,7 +301,8 @@ impl<R: Read + Seek> Profile<R> {
     /// What was counted while the records were checked, if just that was asked for, in windows from
     /// `start_us`, and could be done.
     pub(crate) fn take_windows(&mut self, wanted: Counting, start_us: u64) -> Option<CountedWindows> {
-        self.windows.take().filter(|windows| windows.are(wanted.period_us, start_us))
+        let period = Period { start_us, period_us: wanted.period_us };
+        self.windows.take().filter(|windows| windows.period == period)
     }
 
     /// All that the profile holds, but for the samples themselves.

@@ -14,9 +14,10 @@ use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
+use crate::format::tally::Tally;
 use crate::format::threads::{OrderSeen, ThreadIndex};
 use crate::format::varint;
-use crate::format::windows::{CountedWindows, WindowCounter};
+use crate::format::windows::CountedWindows;
 use crate::limits::{LATE_RECORDS, REORDER_SAMPLES, SPOOL_MEMORY, STACK_DEPTH};
 use crate::model::{StackChange, ThreadKey};
 
@@ -169,7 +170,7 @@ pub(crate) struct Region<'a> {
     pub start_us: u64,
     pub frames: usize,
     /// What counts the samples on the way, if they are wanted by window.
-    pub windows: Option<WindowCounter>,
+    pub windows: Option<Tally>,
 }
 
 /// What a walk has found.
@@ -239,7 +240,7 @@ struct Scanner {
     order: OrderSeen,
     copy: Vec<u8>,
     /// Until something comes that cannot be counted in the order of the records.
-    windows: Option<WindowCounter>,
+    windows: Option<Tally>,
 }
 
 impl Scanner {

@@ -45,10 +45,30 @@ const AT_HAND: usize = 4 * 1024 * 1024;
 const MOST_AT_HAND: usize = 8;
 const LEAST_AT_HAND: usize = 2;
 
+/// How the time of a run is divided into windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Period {
+    pub start_us: u64,
+    /// Length of a window; `None`: there is one.
+    pub period_us: Option<u64>,
+}
+
+impl Period {
+    /// Number of the window in which a time lies that isn't before the start.
+    pub fn number(self, time_us: u64) -> u64 {
+        self.period_us.map_or(0, |period_us| (time_us - self.start_us) / period_us)
+    }
+
+    /// Where a window ends; the greatest number where that is behind all times, or where there is one window.
+    pub fn end_us(self, number: u64) -> u64 {
+        let end = self.period_us.and_then(|period_us| period_us.checked_mul(number + 1));
+        end.and_then(|end| end.checked_add(self.start_us)).unwrap_or(u64::MAX)
+    }
+}
+
 /// Counts the windows of a profile.
 pub(crate) struct WindowCounter {
-    start_us: u64,
-    period_us: Option<u64>,
+    period: Period,
     groups: Vec<u32>,
     at_hand: Vec<Window>,
     most_at_hand: usize,
@@ -99,8 +119,7 @@ impl WindowCounter {
         let groups = (counting.groups)(tables);
         let table = groups.len().max(1) * size_of::<Counts>();
         WindowCounter {
-            start_us,
-            period_us: counting.period_us,
+            period: Period { start_us, period_us: counting.period_us },
             at_hand: Vec::new(),
             most_at_hand: (AT_HAND / table).clamp(LEAST_AT_HAND, MOST_AT_HAND),
             threads: Vec::new(),
@@ -108,6 +127,10 @@ impl WindowCounter {
             is_full: false,
             groups,
         }
+    }
+
+    pub fn period(&self) -> Period {
+        self.period
     }
 
     /// A sample of a thread, by number, with another stack. `time_us` is its highest so far.
@@ -158,7 +181,7 @@ impl WindowCounter {
         if thread >= self.threads.len() {
             self.threads.resize_with(thread + 1, Thread::default);
         }
-        let number = self.period_us.map_or(0, |period_us| (time_us - self.start_us) / period_us);
+        let number = self.period.number(time_us);
         if let Some(at) = self.threads[thread].at {
             // The last window ends with the last time that there is.
             if self.at_hand[at].number == number {
@@ -174,8 +197,7 @@ impl WindowCounter {
         let window = &mut self.at_hand[at];
         window.threads.push(thread as u32);
         window.span_us.0 = window.span_us.0.min(time_us);
-        let end = self.period_us.and_then(|period_us| period_us.checked_mul(number + 1));
-        let end_us = end.and_then(|end| end.checked_add(self.start_us)).unwrap_or(u64::MAX);
+        let end_us = self.period.end_us(number);
         let thread = &mut self.threads[thread];
         (thread.at, thread.end_us, thread.last_us) = (Some(at), end_us, time_us);
         at
@@ -220,13 +242,7 @@ impl WindowCounter {
         (0..self.at_hand.len()).for_each(|at| self.put_away(at));
         // Stable: the pieces of a window stay in order.
         self.pieces.places.sort_by_key(|piece| piece.window);
-        (!self.is_full).then_some(CountedWindows {
-            start_us: self.start_us,
-            period_us: self.period_us,
-            pieces: self.pieces,
-            next: 0,
-            keys,
-        })
+        (!self.is_full).then_some(CountedWindows { period: self.period, pieces: self.pieces, next: 0, keys })
     }
 }
 
@@ -284,19 +300,13 @@ impl Pieces {
 /// The windows of a profile that have samples, by time.
 #[derive(Debug)]
 pub(crate) struct CountedWindows {
-    start_us: u64,
-    period_us: Option<u64>,
+    pub period: Period,
     pieces: Pieces,
     next: usize,
     keys: Vec<ThreadKey>,
 }
 
 impl CountedWindows {
-    /// Whether they are windows of this length that count from this time.
-    pub fn are(&self, period_us: Option<u64>, start_us: u64) -> bool {
-        self.period_us == period_us && self.start_us == start_us
-    }
-
     /// The next window.
     ///
     /// # Errors

@@ -152,7 +152,8 @@ impl Text<'_> {
 /// How often the `length` bytes before `at` come again from there on.
 #[inline(always)]
 fn repeats(bytes: &[u8], at: usize, length: usize) -> usize {
-    let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u64::from_le_bytes(*word));
+    let word =
+        |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u64::from_le_bytes(*word));
     let mut same = 0;
     // Each byte is held against the one that stands as far before it.
     while let (Some(here), Some(before)) = (word(at + same), word(at + same - length)) {
