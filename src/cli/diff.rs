@@ -102,11 +102,12 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
 }
 
 fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)) -> Result<Side> {
-    let mut sequence = Sequence::open(&mut source)?.threads(threads(None));
+    let mut counts = ProfileSide::new(by);
+    let sequence = Sequence::open(&mut source)?.threads(threads(None));
+    let mut sequence = sequence.counting(Some(counts.counting()));
     if sequence.files_left() > 1 {
         return Err(Error::profile("several profiles one behind the other; a run is compared with a run"));
     }
-    let mut counts = ProfileSide::new(by);
     let mut first_lost = None;
     let mut parts = 0;
     while let Some(part) = sequence.next(&mut source)? {

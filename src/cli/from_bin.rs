@@ -10,6 +10,7 @@ use crate::cli::network::network;
 use crate::cli::outlet::{Outlet, check_for_readers, has_readers, targets};
 use crate::cli::runs::{Runs, is_made_up, options, several_runs, threads};
 use crate::cli::sniff::{Sniffed, sniff};
+use crate::convert::CpythonRun;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
 use crate::stream::{Input, Network, ProfileSource, Target};
@@ -70,7 +71,11 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         }
         Sniffed::Packed(start) => ProfileSource::of_pipe(Cursor::new(start)),
     };
-    let counting = if args.schema == Schema::Own { options(args, "auto")?.counting() } else { None };
+    let options = options(args, "auto")?;
+    let counting = match args.schema {
+        Schema::Own => options.counting(),
+        Schema::Cpython => Some(CpythonRun::new(options.run_id()).counting()),
+    };
     let sequence = Sequence::open(&mut source).map_err(named)?;
     let mut sequence = sequence.threads(threads(args.threads)).counting(counting);
     let joined = sequence.files_left();

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::convert::counts::By;
 use crate::convert::definitions::MergedTables;
-use crate::model::{CountTable, CountedStack, Counter, Counts, Frame, HIDDEN, Slice, Tables};
+use crate::model::{By, CountTable, CountedStack, Counter, Counts, Frame, HIDDEN, Slice, Tables};
 
 /// Files whose frames belong to the profiler itself, by their ending.
 const INTERNAL: &[u8] = b"_sync_coordinator.py";
@@ -300,15 +299,10 @@ pub(crate) fn is_internal(path: &[u8]) -> bool {
     path.ends_with(INTERNAL)
 }
 
-/// [`groups`] of frames as such.
-pub(crate) fn groups_of_frames(tables: &Tables) -> Vec<u32> {
-    groups(By::Frame, tables)
-}
-
 /// For each frame the lowest-numbered frame that CPython's JSONL doesn't tell from it, since only the
 /// opcode differs, or what it calls absent, or bytes that are not UTF-8; [`HIDDEN`] for the
 /// profiler's own frames.
-fn groups(by: By, tables: &Tables) -> Vec<u32> {
+pub(crate) fn groups(by: By, tables: &Tables) -> Vec<u32> {
     let mut first_string: FxHashMap<Cow<'_, str>, u32> = FxHashMap::default();
     // For each string the first that reads the same, and whether it is a file of the profiler's own.
     let strings: Vec<(u32, bool)> = (0..tables.strings.len() as u32)

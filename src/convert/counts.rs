@@ -5,22 +5,10 @@ use std::io::{Read, Seek};
 
 use rustc_hash::FxHashMap;
 
-use crate::convert::aggregate::Aggregator;
+use crate::convert::aggregate::{Aggregator, groups};
 use crate::error::Result;
-use crate::format::Profile;
-use crate::model::{Counts, Frame, Tables};
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
-    /// A frame: a place in a function.
-    #[default]
-    Frame,
-    /// A function of a file.
-    Function,
-    /// A file.
-    File,
-}
+use crate::format::{Counting, Profile};
+use crate::model::{By, Counts, Frame, Tables};
 
 /// A frame as CPython's JSON Lines tell it from others. `line` is 0 where it has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +57,14 @@ impl FrameCounts {
         &self.frames
     }
 
+    /// What to have counted while profiles are opened, by [`Sequence::counting`]: they are then read once. The
+    /// counts are the same without.
+    ///
+    /// [`Sequence::counting`]: crate::format::Sequence::counting
+    pub fn counting(&self) -> Counting {
+        Counting { period_us: None, by: self.by, groups }
+    }
+
     /// Counts the samples of a profile, or of a run's next part.
     ///
     /// # Errors
@@ -80,8 +76,17 @@ impl FrameCounts {
         let first_used = profile.contents().scan.first_used.clone();
         let counted: Vec<Option<u32>> =
             first_used.iter().map(|frame| aggregator.counted_as(*frame)).collect();
-        profile
-            .stacks(|thread, keep, pushed, samples| aggregator.count_run(thread, keep, pushed, samples))?;
+        let start_us = profile.contents().header.facts.start_us;
+        match profile.take_windows(self.counting(), start_us) {
+            Some(mut windows) => {
+                while let Some(window) = windows.next()? {
+                    aggregator.add(window.table, |frame| frame);
+                }
+            }
+            None => profile.stacks(|thread, keep, pushed, samples| {
+                aggregator.count_run(thread, keep, pushed, samples);
+            })?,
+        }
         let table = aggregator.finish();
         self.samples_total += table.total;
         self.samples_empty += table.empty;

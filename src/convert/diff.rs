@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io::{Read, Seek};
 
-use crate::convert::counts::{By, FrameCounts, FrameKey};
+use crate::convert::counts::{FrameCounts, FrameKey};
 use crate::convert::stream_counts::{Counted, StreamCounts};
 use crate::error::{Error, Result};
-use crate::format::Profile;
+use crate::format::{Counting, Profile};
+use crate::model::By;
 use crate::protocol::message::Capture;
 
 /// One of the two runs.
@@ -106,6 +107,13 @@ impl ProfileSide {
     /// Counts of such things.
     pub fn new(by: By) -> Self {
         ProfileSide { counts: FrameCounts::new(by), by, side: None }
+    }
+
+    /// [`FrameCounts::counting`] of the side's counts.
+    ///
+    /// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
+    pub fn counting(&self) -> Counting {
+        self.counts.counting()
     }
 
     /// Adds a profile: the run's only one, or its next part.

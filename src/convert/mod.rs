@@ -20,7 +20,7 @@ mod to_stream;
 mod tree;
 mod upgrade;
 
-pub use counts::{By, FrameCounts, FrameKey};
+pub use counts::{FrameCounts, FrameKey};
 pub use diff::{Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 pub use options::{Flush, StreamOptions};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
@@ -28,4 +28,4 @@ pub use to_cpython::CpythonRun;
 pub use to_stream::{RunStream, Written, to_stream};
 pub use upgrade::Upgrade;
 
-pub use crate::model::Counts;
+pub use crate::model::{By, Counts};

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::convert::aggregate;
+use crate::convert::aggregate::groups;
 use crate::error::{Error, Result};
 use crate::format::Counting;
 use crate::limits;
+use crate::model::By;
 use crate::protocol::{MessageType, StreamTypes, is_run_id};
 
 /// A period in microseconds.
@@ -103,8 +104,7 @@ impl StreamOptions {
             && ![MessageType::StrDef, MessageType::FrameDef].into_iter().any(|other| types.asks_for(other));
         // Batches that end at any time need the samples in order.
         let has_interval = self.flush.is_some_and(|flush| flush.interval.is_some());
-        let counting =
-            Counting { period_us: types.window().map(micros), groups: aggregate::groups_of_frames };
+        let counting = Counting { period_us: types.window().map(micros), by: By::Frame, groups };
         (is_alone && !has_interval).then_some(counting)
     }
 

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use crate::convert::aggregate::is_internal;
-use crate::convert::counts::{By, FrameCounts, FrameKey};
+use crate::convert::counts::{FrameCounts, FrameKey};
 use crate::convert::defined::TableSink;
 use crate::convert::session::{Session, Step};
 use crate::convert::tree::ROOT;
 use crate::error::{Error, Position, Result};
-use crate::model::{Counts, Frame, Location};
+use crate::model::{By, Counts, Frame, Location};
 use crate::protocol::message::{Agg, Capture};
 use crate::protocol::{
     CpythonFrame, CpythonMessage, CpythonRules, Decoded, Message, RawColumns, decode, decode_cpython,

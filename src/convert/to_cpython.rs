@@ -4,7 +4,7 @@ use std::io::{Read, Seek, Write};
 
 use crate::convert::counts::FrameCounts;
 use crate::error::Result;
-use crate::format::{ChunkOrder, Profile};
+use crate::format::{ChunkOrder, Counting, Profile};
 use crate::model::RunFacts;
 use crate::protocol::{CpythonEncoder, CpythonEntry, CpythonFrame, CpythonString};
 
@@ -43,6 +43,13 @@ impl CpythonRun {
             gaps: 0,
             counts: FrameCounts::default(),
         }
+    }
+
+    /// [`FrameCounts::counting`] of the run's counts.
+    ///
+    /// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
+    pub fn counting(&self) -> Counting {
+        self.counts.counting()
     }
 
     /// A part of the run was passed over: the format has no place for that.

@@ -302,7 +302,7 @@ impl<R: Read + Seek> Profile<R> {
     /// `start_us`, and could be done.
     pub(crate) fn take_windows(&mut self, wanted: Counting, start_us: u64) -> Option<CountedWindows> {
         let period = Period { start_us, period_us: wanted.period_us };
-        self.windows.take().filter(|windows| windows.period == period)
+        self.windows.take().filter(|windows| windows.period == period && windows.by == wanted.by)
     }
 
     /// All that the profile holds, but for the samples themselves.

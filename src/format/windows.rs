@@ -13,19 +13,23 @@ use tempfile::SpooledTempFile;
 use crate::error::{Error, Result};
 use crate::format::varint;
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, WINDOW_PIECES};
-use crate::model::{CountTable, CountedStack, Counter, Counts, Tables, ThreadKey};
+use crate::model::{By, CountTable, CountedStack, Counter, Counts, Tables, ThreadKey};
 
-/// What to count while a profile is opened: [`StreamOptions::counting`] tells what a stream can use.
+/// What to count while a profile is opened: [`StreamOptions::counting`] tells what a stream can use, and
+/// [`FrameCounts::counting`] what counts of a run can.
 ///
 /// [`StreamOptions::counting`]: crate::convert::StreamOptions::counting
+/// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
 #[derive(Clone, Copy, Debug)]
 pub struct Counting {
     /// Length of a window, microseconds; `None` counts all samples in one.
     pub(crate) period_us: Option<u64>,
+    /// What is counted.
+    pub(crate) by: By,
     /// For each frame of a profile's tables the frame that it counts as, or [`HIDDEN`].
     ///
     /// [`HIDDEN`]: crate::model::HIDDEN
-    pub(crate) groups: fn(&Tables) -> Vec<u32>,
+    pub(crate) groups: fn(By, &Tables) -> Vec<u32>,
 }
 
 /// The samples of a window, counted.
@@ -69,6 +73,7 @@ impl Period {
 /// Counts the windows of a profile.
 pub(crate) struct WindowCounter {
     period: Period,
+    by: By,
     groups: Vec<u32>,
     at_hand: Vec<Window>,
     most_at_hand: usize,
@@ -116,10 +121,11 @@ struct Piece {
 
 impl WindowCounter {
     pub fn new(counting: Counting, tables: &Tables, start_us: u64) -> Self {
-        let groups = (counting.groups)(tables);
+        let groups = (counting.groups)(counting.by, tables);
         let table = groups.len().max(1) * size_of::<Counts>();
         WindowCounter {
             period: Period { start_us, period_us: counting.period_us },
+            by: counting.by,
             at_hand: Vec::new(),
             most_at_hand: (AT_HAND / table).clamp(LEAST_AT_HAND, MOST_AT_HAND),
             threads: Vec::new(),
@@ -242,7 +248,13 @@ impl WindowCounter {
         (0..self.at_hand.len()).for_each(|at| self.put_away(at));
         // Stable: the pieces of a window stay in order.
         self.pieces.places.sort_by_key(|piece| piece.window);
-        (!self.is_full).then_some(CountedWindows { period: self.period, pieces: self.pieces, next: 0, keys })
+        (!self.is_full).then_some(CountedWindows {
+            period: self.period,
+            by: self.by,
+            pieces: self.pieces,
+            next: 0,
+            keys,
+        })
     }
 }
 
@@ -301,6 +313,7 @@ impl Pieces {
 #[derive(Debug)]
 pub(crate) struct CountedWindows {
     pub period: Period,
+    pub by: By,
     pieces: Pieces,
     next: usize,
     keys: Vec<ThreadKey>,

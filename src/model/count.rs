@@ -6,6 +6,18 @@
 
 use super::IdSet;
 
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// A frame: a place in a function.
+    #[default]
+    Frame,
+    /// A function of a file.
+    Function,
+    /// A file.
+    File,
+}
+
 /// The group of frames that are not counted.
 pub const HIDDEN: u32 = u32::MAX;
 

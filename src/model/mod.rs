@@ -9,7 +9,7 @@ mod frame;
 mod ids;
 mod lanes;
 
-pub use count::{CountTable, CountedStack, Counter, Counts, HIDDEN};
+pub use count::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use frame::{Frame, Location, StringTable, Tables};
 pub use ids::IdSet;
