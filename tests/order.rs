@@ -171,7 +171,7 @@ fn check(samples: &[Sample]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_recording_comes_back_byte_for_byte(
@@ -193,6 +193,23 @@ proptest! {
             check(&samples);
         }
     }
+}
+
+/// Where no stack ever changes, only the order of the last runs tells in which order the threads are listed.
+#[test]
+fn threads_without_frames_come_back_in_their_order() {
+    for order in [[3, 5, 4], [5, 4, 3], [4, 3, 5]] {
+        let samples = (0..3).flat_map(|tick| order.map(|thread| (START + 10 * tick, thread, 0, vec![])));
+        check(&samples.collect::<Vec<Sample>>());
+    }
+    // One that has frames is listed between two that have none.
+    let samples = [(3, vec![]), (5, vec![1, 0]), (4, vec![])];
+    let samples = samples
+        .into_iter()
+        .flat_map(|(thread, stack)| [(START + 10, thread, 0, stack.clone()), (START + 20, thread, 0, stack)]);
+    let mut samples: Vec<Sample> = samples.collect();
+    samples.sort_by_key(|(time, ..)| *time);
+    check(&samples);
 }
 
 /// A thread that ends early has its last run at the end of the file, and one that sits still now and

@@ -162,6 +162,10 @@ struct Thread {
     samples: u64,
     /// The last instant in which it was written: [`OrderSeen`].
     written_in: u64,
+    /// Whether its stack ever changed.
+    has_changed: bool,
+    /// Byte of the region behind its last REPEAT.
+    repeated_at: u64,
 }
 
 /// What is being walked.
@@ -194,6 +198,7 @@ impl Region<'_> {
             start_us: self.start_us,
             horizon: Horizon::default(),
             order: OrderSeen::default(),
+            changed_at: 0,
             copy: Vec::new(),
             windows: self.windows,
         };
@@ -238,6 +243,8 @@ struct Scanner {
     start_us: u64,
     horizon: Horizon,
     order: OrderSeen,
+    /// Byte of the region where the last record stands that changes a stack.
+    changed_at: u64,
     copy: Vec<u8>,
     /// Until something comes that cannot be counted in the order of the records.
     windows: Option<Tally>,
@@ -256,6 +263,8 @@ impl Scanner {
                 depth: 0,
                 samples: 0,
                 written_in: 0,
+                has_changed: false,
+                repeated_at: 0,
             });
         }
         match record.body {
@@ -309,11 +318,13 @@ impl Scanner {
         let depth = resolved.keep + resolved.push;
         let thread = &mut self.threads[index];
         thread.depth = depth;
+        thread.has_changed = true;
         thread.last_time = time;
         thread.low = thread.low.min(time);
         thread.high = key;
         thread.samples += 1;
         self.horizon.advance(1, low, key);
+        self.changed_at = at;
         self.count(change.encoding(), 1, depth);
         Ok(())
     }
@@ -393,7 +404,7 @@ impl Scanner {
             least = high;
             left -= step;
         }
-        self.repeated(index, count, (time, high, low));
+        self.repeated(reader.position(), index, count, (time, high, low));
         Ok(())
     }
 
@@ -434,7 +445,7 @@ impl Scanner {
             self.horizon.advance(step, u64::MAX, high);
             left -= step;
         }
-        self.repeated(index, count, (time, high, low));
+        self.repeated(reader.position(), index, count, (time, high, low));
         Ok(())
     }
 
@@ -446,8 +457,9 @@ impl Scanner {
     }
 
     #[inline(always)]
-    fn repeated(&mut self, index: usize, count: u32, (time, high, low): (u64, u64, u64)) {
+    fn repeated(&mut self, end: u64, index: usize, count: u32, (time, high, low): (u64, u64, u64)) {
         let thread = &mut self.threads[index];
+        thread.repeated_at = end;
         (thread.last_time, thread.high, thread.low) = (time, high, low);
         thread.samples += u64::from(count);
         let depth = thread.depth;
@@ -490,7 +502,24 @@ impl Scanner {
         Ok(spool.write_all(&self.copy)?)
     }
 
+    /// At the end the writer ends each thread's run, in the order in which it came to know the threads: of those
+    /// that began at the same time it is the one in which the profiler lists them, and all that tells of a
+    /// thread whose stack never changed.
+    fn note_order_of_end(&mut self) {
+        let (threads, changed_at) = (&self.threads, self.changed_at);
+        let mut ended: Vec<usize> =
+            (0..threads.len()).filter(|index| threads[*index].repeated_at > changed_at).collect();
+        ended.sort_unstable_by_key(|index| (threads[*index].low, threads[*index].repeated_at));
+        for pair in ended.windows(2) {
+            let (first, second) = (&threads[pair[0]], &threads[pair[1]]);
+            if first.low == second.low && !(first.has_changed && second.has_changed) {
+                self.order.came(pair[0] as u32, pair[1] as u32);
+            }
+        }
+    }
+
     fn finish(mut self) -> Scanned {
+        self.note_order_of_end();
         let keys: Vec<ThreadKey> = self.threads.iter().map(|thread| thread.key).collect();
         let rank = self.order.rank(&keys);
         let mut sorted: Vec<(u32, &Thread)> = rank.iter().copied().zip(&self.threads).collect();

@@ -86,6 +86,13 @@ impl OrderSeen {
         self.last = Some(thread);
     }
 
+    /// Threads came in this order, as is seen from something else.
+    pub fn came(&mut self, first: u32, second: u32) {
+        if self.pairs.len() < Self::PAIRS {
+            self.pairs.insert((first, second));
+        }
+    }
+
     #[inline(never)]
     fn pair(&mut self, first: u32, second: u32, recent: usize) {
         if self.pairs.len() < Self::PAIRS {
