@@ -94,18 +94,22 @@ impl StreamOptions {
     }
 
     /// What to have counted while profiles are opened, by [`Sequence::counting`]: a stream of counts alone
-    /// is then made of them in half the time. The stream is the same without.
+    /// then needs no second walk over them. The stream is the same without.
     ///
     /// [`Sequence::counting`]: crate::format::Sequence::counting
     pub fn counting(&self) -> Option<Counting> {
+        let period_us = self.types.window().map(micros);
+        self.types.has(MessageType::Agg).then_some(Counting { period_us, by: By::Frame, groups })
+    }
+
+    /// Whether the stream can be made of counts: nothing in it needs the samples in order.
+    pub(super) fn is_of_counts(&self) -> bool {
         let types = &self.types;
-        let is_alone = types.has(MessageType::Agg)
+        types.has(MessageType::Agg)
             && ![MessageType::Raw, MessageType::Heartbeat].into_iter().any(|other| types.has(other))
-            && ![MessageType::StrDef, MessageType::FrameDef].into_iter().any(|other| types.asks_for(other));
-        // Batches that end at any time need the samples in order.
-        let has_interval = self.flush.is_some_and(|flush| flush.interval.is_some());
-        let counting = Counting { period_us: types.window().map(micros), by: By::Frame, groups };
-        (is_alone && !has_interval).then_some(counting)
+            && ![MessageType::StrDef, MessageType::FrameDef].into_iter().any(|other| types.asks_for(other))
+            // Batches that end at any time.
+            && self.flush.is_none_or(|flush| flush.interval.is_none())
     }
 
     /// Bytes of a line, its line feed included.

@@ -14,7 +14,7 @@ use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw_lines::RawLines;
 use crate::error::Result;
-use crate::format::{ChunkOrder, CountedWindows, Framing, Profile};
+use crate::format::{ChunkOrder, CountedWindow, CountedWindows, Framing, Profile};
 use crate::limits::STACK_DEPTH;
 use crate::model::{CountTable, Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
@@ -165,6 +165,24 @@ impl Batch {
     }
 }
 
+/// What was counted of a profile while it was opened, if it was.
+struct Counted {
+    windows: Option<CountedWindows>,
+    /// The numbers of its frames, where they aren't its own.
+    numbers: Option<Vec<u32>>,
+}
+
+impl Counted {
+    /// Whether there are counts of the window in which this key lies, not taken yet.
+    fn is_due(&self, key: u64) -> bool {
+        self.windows.as_ref().is_some_and(|windows| windows.is_due(key))
+    }
+
+    fn next(&mut self) -> Result<Option<CountedWindow>> {
+        self.windows.as_mut().map_or(Ok(None), CountedWindows::next)
+    }
+}
+
 struct Heartbeats {
     /// When the next one is due; `None` for never.
     due: Option<u64>,
@@ -216,8 +234,9 @@ impl RunStream {
         let numbers = self.begin(profile.contents(), sink)?;
         let start_us = self.start_us();
         let windows = self.options.counting().and_then(|counting| profile.take_windows(counting, start_us));
-        if let Some(windows) = windows {
-            self.counted(windows, numbers.as_deref(), sink)?;
+        let mut counted = Counted { windows, numbers: numbers.clone() };
+        if counted.windows.is_some() && self.options.is_of_counts() {
+            self.take_windows(&mut counted, sink)?;
             return self.ended(profile.contents(), sink);
         }
         self.counted_from.clear();
@@ -231,7 +250,10 @@ impl RunStream {
             let lanes = replay.lanes();
             let Some(key) = lanes.first_key() else { break };
             self.pass(key, sink)?;
-            self.deliver(lanes, key, complete)?;
+            while counted.is_due(key) {
+                self.take_window(&mut counted)?;
+            }
+            self.deliver(lanes, key, complete, counted.windows.is_some());
         }
         self.ended(contents, sink)
     }
@@ -276,7 +298,7 @@ impl RunStream {
     }
 
     /// Takes samples off the lanes, the first of which has this key, into the batch.
-    fn deliver(&mut self, lanes: &mut Lanes, key: u64, complete: Option<u64>) -> Result<()> {
+    fn deliver(&mut self, lanes: &mut Lanes, key: u64, complete: Option<u64>, is_counted: bool) {
         self.batch.first_key.get_or_insert(key);
         self.window_end = self.aggregator.window_end(key);
         let ends = [complete, self.window_end, self.heartbeats.due, self.batch_end()];
@@ -294,14 +316,14 @@ impl RunStream {
         }
         for slice in lanes.slices() {
             self.note(&slice);
-            self.note_stacks(&slice);
+            self.note_stacks(&slice, is_counted);
         }
         if self.options.types.asks_for(MessageType::FrameDef)
             || self.options.types.asks_for(MessageType::StrDef)
         {
             self.note_frames(lanes);
         }
-        if self.has(MessageType::Agg) {
+        if self.has(MessageType::Agg) && !is_counted {
             for slice in lanes.slices() {
                 self.aggregator.count(&slice);
             }
@@ -310,34 +332,39 @@ impl RunStream {
         self.batch.samples += taken as u64;
         self.batch.fresh += taken as u64;
         self.samples += taken as u64;
-        Ok(())
     }
 
-    /// Takes what was counted while the profile was opened; `numbers` are those of its frames, where they
-    /// aren't its own.
-    fn counted(
-        &mut self,
-        mut windows: CountedWindows,
-        numbers: Option<&[u32]>,
-        sink: &mut impl Write,
-    ) -> Result<()> {
-        while let Some(window) = windows.next()? {
+    /// Takes what was counted while the profile was opened in place of its samples.
+    fn take_windows(&mut self, counted: &mut Counted, sink: &mut impl Write) -> Result<()> {
+        while let Some(window) = counted.next()? {
             let key = window.span_us.0;
             self.pass(key, sink)?;
             self.batch.first_key.get_or_insert(key);
             self.window_end = self.aggregator.window_end(key);
             self.note_span(window.span_us);
-            self.batch.threads.extend(window.threads);
+            self.batch.threads.extend(&window.threads);
             self.batch.at_depth_limit += window.at_depth_limit;
-            let CountTable { total, empty, .. } = window.table;
-            self.aggregator
-                .add(window.table, |frame| numbers.map_or(frame, |numbers| numbers[frame as usize]));
-            self.samples_total += total;
-            self.batch.samples += total + empty;
-            self.batch.fresh += total + empty;
-            self.samples += total + empty;
+            let samples = window.table.total + window.table.empty;
+            self.batch.samples += samples;
+            self.batch.fresh += samples;
+            self.samples += samples;
+            self.add_window(window, counted);
         }
         Ok(())
+    }
+
+    /// Takes the counts of a window whose samples are about to come.
+    fn take_window(&mut self, counted: &mut Counted) -> Result<()> {
+        if let Some(window) = counted.next()? {
+            self.add_window(window, counted);
+        }
+        Ok(())
+    }
+
+    fn add_window(&mut self, window: CountedWindow, counted: &Counted) {
+        self.samples_total += window.table.total;
+        let number = |frame| counted.numbers.as_ref().map_or(frame, |numbers| numbers[frame as usize]);
+        self.aggregator.add(window.table, number);
     }
 
     fn note(&mut self, slice: &Slice<'_>) {
@@ -357,7 +384,12 @@ impl RunStream {
         }
     }
 
-    fn note_stacks(&mut self, slice: &Slice<'_>) {
+    fn note_stacks(&mut self, slice: &Slice<'_>, is_counted: bool) {
+        if is_counted {
+            let at_limit = slice.runs().filter(|run| run.keep + run.pushed.len() == STACK_DEPTH);
+            self.batch.at_depth_limit += at_limit.map(|run| run.samples as u64).sum::<u64>();
+            return;
+        }
         if slice.index() >= self.counted_from.len() {
             self.counted_from.resize(slice.index() + 1, usize::MAX);
         }

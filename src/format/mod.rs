@@ -38,6 +38,6 @@ pub use replay::Replay;
 pub use ring::{RING_START, is_ring, ring_start};
 pub use scan::{Scan, ThreadScan};
 pub use sequence::{Framing, Lost, Part, Place, Sequence};
-pub(crate) use windows::CountedWindows;
 pub use windows::Counting;
+pub(crate) use windows::{CountedWindow, CountedWindows};
 pub use writer::{Chunk, Packing, Writer};

@@ -12,6 +12,9 @@ use crate::limits::WAITING_SAMPLES;
 use crate::model::{Lanes, StackChange, ThreadKey};
 use rustc_hash::FxHashMap;
 
+/// Entries that are loaded one by one; of more, room is made for all at once.
+const FEW: u32 = 16;
+
 /// Loads a profile's samples in time order, a window at a time.
 ///
 /// Memory holds what is not yet known to be complete, at most about
@@ -141,6 +144,9 @@ impl<'a> Replay<'a> {
             }
             // Counting walks all lanes, so a good many samples are loaded between two counts.
             let target = self.lanes.waiting() + wanted.max(BLOCK as usize);
+            while self.late.heap.is_empty() && !self.ended && self.lanes.waiting() < target {
+                self.load_main()?;
+            }
             while self.lanes.waiting() < target && !self.is_through() {
                 self.step()?;
             }
@@ -148,7 +154,6 @@ impl<'a> Replay<'a> {
     }
 
     /// Loads a little more of what holds the complete time back.
-    #[inline(always)]
     fn step(&mut self) -> Result<()> {
         match self.late.heap.peek() {
             Some(Reverse((key, _))) if self.ended || *key < self.bound() => self.load_late(),
@@ -214,8 +219,14 @@ impl<'a> Replay<'a> {
             self.reader.entries(skip, |_, _| {})?;
         }
         let reader = &mut self.reader;
-        let these = (step - skip) as usize;
-        self.lanes.extend(open.lane, these, |deltas, status| reader.entry_columns(deltas, status))?;
+        let these = step - skip;
+        if these < FEW {
+            let mut append = self.lanes.append(open.lane);
+            reader.entries(these, |delta, status| append.push(delta, status))?;
+        } else {
+            let fill = |deltas: &mut [u64], status: &mut [u8]| reader.entry_columns(deltas, status);
+            self.lanes.extend(open.lane, these as usize, fill)?;
+        }
         open.skip -= skip;
         open.left -= step;
         self.read += u64::from(step);

@@ -1,5 +1,5 @@
-//! Frames counted by windows of time while the first walk checks the records, so that a stream of nothing
-//! but counts needs no second walk.
+//! Frames counted by windows of time while the first walk checks the records: a stream of nothing but counts
+//! then needs no second walk, and any other has no counting left for it.
 //!
 //! A record may stand far behind its neighbours in time, so several windows are counted at once. A few are
 //! at hand as tables over all frames. The others wait in a spool as rows, in as many pieces as a window was at
@@ -320,6 +320,11 @@ pub(crate) struct CountedWindows {
 }
 
 impl CountedWindows {
+    /// Whether the next window is the one of this time, or an earlier one.
+    pub fn is_due(&self, time_us: u64) -> bool {
+        self.pieces.places.get(self.next).is_some_and(|piece| piece.window <= self.period.number(time_us))
+    }
+
     /// The next window.
     ///
     /// # Errors

@@ -136,7 +136,13 @@ impl Lanes {
     /// one, modulo 2^64.
     #[inline(always)]
     pub fn push(&mut self, index: usize, delta: u64, status: u8) {
-        self.append(index).push(delta, status);
+        let lane = &mut self.lanes[index];
+        let time = lane.last_time.wrapping_add(delta);
+        let high = lane.high.unwrap_or(0);
+        lane.times.push(time);
+        lane.status.push(status);
+        lane.added(lane.times.len() - 1, (time, high.max(time)), time >= high);
+        self.waiting += 1;
     }
 
     /// Starts to add samples with the newest stack to lane `index`.
