@@ -1,5 +1,6 @@
 //! Binary profiles into a stream.
 
+mod counted;
 mod parts;
 mod write;
 
@@ -14,7 +15,7 @@ use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw_lines::RawLines;
 use crate::error::Result;
-use crate::format::{ChunkOrder, CountedWindow, CountedWindows, Framing, Profile};
+use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
 use crate::model::{CountTable, Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
@@ -165,24 +166,6 @@ impl Batch {
     }
 }
 
-/// What was counted of a profile while it was opened, if it was.
-struct Counted {
-    windows: Option<CountedWindows>,
-    /// The numbers of its frames, where they aren't its own.
-    numbers: Option<Vec<u32>>,
-}
-
-impl Counted {
-    /// Whether there are counts of the window in which this key lies, not taken yet.
-    fn is_due(&self, key: u64) -> bool {
-        self.windows.as_ref().is_some_and(|windows| windows.is_due(key))
-    }
-
-    fn next(&mut self) -> Result<Option<CountedWindow>> {
-        self.windows.as_mut().map_or(Ok(None), CountedWindows::next)
-    }
-}
-
 struct Heartbeats {
     /// When the next one is due; `None` for never.
     due: Option<u64>,
@@ -232,10 +215,8 @@ impl RunStream {
     /// As for [`to_stream`].
     pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, sink: &mut impl Write) -> Result<()> {
         let numbers = self.begin(profile.contents(), sink)?;
-        let start_us = self.start_us();
-        let windows = self.options.counting().and_then(|counting| profile.take_windows(counting, start_us));
-        let mut counted = Counted { windows, numbers: numbers.clone() };
-        if counted.windows.is_some() && self.options.is_of_counts() {
+        let mut counted = self.counted(profile, numbers.clone());
+        if counted.is_there() && self.options.is_of_counts() {
             self.take_windows(&mut counted, sink)?;
             return self.ended(profile.contents(), sink);
         }
@@ -253,7 +234,7 @@ impl RunStream {
             while counted.is_due(key) {
                 self.take_window(&mut counted)?;
             }
-            self.deliver(lanes, key, complete, counted.windows.is_some());
+            self.deliver(lanes, key, complete, counted.is_there());
         }
         self.ended(contents, sink)
     }
@@ -332,39 +313,6 @@ impl RunStream {
         self.batch.samples += taken as u64;
         self.batch.fresh += taken as u64;
         self.samples += taken as u64;
-    }
-
-    /// Takes what was counted while the profile was opened in place of its samples.
-    fn take_windows(&mut self, counted: &mut Counted, sink: &mut impl Write) -> Result<()> {
-        while let Some(window) = counted.next()? {
-            let key = window.span_us.0;
-            self.pass(key, sink)?;
-            self.batch.first_key.get_or_insert(key);
-            self.window_end = self.aggregator.window_end(key);
-            self.note_span(window.span_us);
-            self.batch.threads.extend(&window.threads);
-            self.batch.at_depth_limit += window.at_depth_limit;
-            let samples = window.table.total + window.table.empty;
-            self.batch.samples += samples;
-            self.batch.fresh += samples;
-            self.samples += samples;
-            self.add_window(window, counted);
-        }
-        Ok(())
-    }
-
-    /// Takes the counts of a window whose samples are about to come.
-    fn take_window(&mut self, counted: &mut Counted) -> Result<()> {
-        if let Some(window) = counted.next()? {
-            self.add_window(window, counted);
-        }
-        Ok(())
-    }
-
-    fn add_window(&mut self, window: CountedWindow, counted: &Counted) {
-        self.samples_total += window.table.total;
-        let number = |frame| counted.numbers.as_ref().map_or(frame, |numbers| numbers[frame as usize]);
-        self.aggregator.add(window.table, number);
     }
 
     fn note(&mut self, slice: &Slice<'_>) {

@@ -4,9 +4,10 @@
 use std::io::Cursor;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::digest::chunk_checksum;
 use crate::format::extension::{self, ChunkInfo};
 use crate::format::header::{ByteOrder, CHECKSUM_AT, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-use crate::format::reader::{Contents, Profile, chunk_checksum};
+use crate::format::reader::{Contents, Profile};
 use crate::format::stats;
 use crate::limits::CHUNK_BYTES;
 

@@ -7,6 +7,8 @@
 //! [`recover`] saves what is whole.
 
 pub(crate) mod delta;
+mod digest;
+mod entries;
 mod extension;
 mod framed;
 mod header;

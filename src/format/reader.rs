@@ -1,16 +1,12 @@
 //! Opens a version-1 profile: header, footer, tables, statistics, and a first walk over the samples.
 
-use std::fmt;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
-
 use crate::error::{Error, ErrorKind, Position, Result};
+use crate::format::digest::{Digest, Digested, chunk_checksum};
 use crate::format::extension::{self, ChunkInfo};
-use crate::format::header::{
-    ByteOrder, CHECKSUM_AT, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
-};
+use crate::format::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan, Scanned};
@@ -44,40 +40,6 @@ pub struct Profile<R> {
     windows: Option<CountedWindows>,
     digest: Digest,
     threads: usize,
-}
-
-/// A digest of the profile's bytes up to some place: of those that a walk has read anyway.
-#[derive(Clone, Default)]
-struct Digest {
-    hash: Xxh3,
-    up_to: u64,
-}
-
-impl Digest {
-    fn update(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
-        self.up_to += bytes.len() as u64;
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Digest").field("up_to", &self.up_to).finish_non_exhaustive()
-    }
-}
-
-/// A source whose bytes go into a digest when they are read.
-struct Digested<'a, R> {
-    source: R,
-    digest: &'a mut Digest,
-}
-
-impl<R: Read> Read for Digested<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let got = self.source.read(buffer)?;
-        self.digest.update(&buffer[..got]);
-        Ok(got)
-    }
 }
 
 /// How to read a profile.
@@ -385,36 +347,7 @@ impl<R: Read + Seek> Profile<R> {
     ///
     /// Errors of the source.
     pub fn content_hash(&mut self) -> Result<u128> {
-        let Digest { mut hash, up_to } = self.digest.clone();
-        update(&mut hash, &mut self.source, self.base + up_to, self.contents.size - up_to)?;
-        Ok(hash.digest128())
-    }
-}
-
-/// The checksum of the chunk of `size` bytes at `base`, as its footer should hold it.
-///
-/// # Errors
-///
-/// Errors of the source.
-pub(crate) fn chunk_checksum(source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<[u8; 16]> {
-    let mut hash = Xxh3::new();
-    let checksum_at = size - FOOTER_LEN + CHECKSUM_AT;
-    update(&mut hash, source, base, checksum_at)?;
-    hash.update(&[0; 16]);
-    Ok(hash.digest128().to_be_bytes())
-}
-
-fn update(hash: &mut Xxh3, source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<()> {
-    source.seek(SeekFrom::Start(base))?;
-    let mut whole = source.take(size);
-    let mut buffer = vec![0; size.min(COPY as u64) as usize];
-    loop {
-        match whole.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(n) => hash.update(&buffer[..n]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.digest.clone().finish(&mut self.source, self.base, self.contents.size)
     }
 }
 

@@ -6,6 +6,7 @@
 use std::io::Read;
 
 use crate::error::{Error, Position, Result};
+use crate::format::entries::{self, ENTRY_MAX};
 use crate::format::header::ByteOrder;
 use crate::format::varint::{self, Fault};
 use crate::limits::STACK_DEPTH;
@@ -24,7 +25,6 @@ const HEAD: usize = 13;
 const BUFFER: usize = 256 * 1024;
 /// No record but REPEAT is longer; REPEAT is read entry by entry.
 const RECORD_MAX: usize = HEAD + 2 * varint::MAX_LEN + 1 + (STACK_DEPTH + 2) * varint::MAX_LEN;
-const ENTRY_MAX: usize = varint::MAX_LEN + 1;
 /// Entries that [`RecordReader::mark_entries`] holds ready.
 pub(crate) const ENTRIES_AT_ONCE: u32 = 4096;
 
@@ -297,14 +297,11 @@ impl<'a> RecordReader<'a> {
                 if left == 0 {
                     break None;
                 }
-                let mut next = pos;
-                match varint::read(bytes, &mut next) {
-                    Ok(delta) if next < bytes.len() => {
-                        each(delta, bytes[next]);
-                        pos = next + 1;
+                match entries::one(bytes, &mut pos) {
+                    Ok((delta, status)) => {
+                        each(delta, status);
                         left -= 1;
                     }
-                    Ok(_) => break Some(Fault::Short),
                     Err(fault) => break Some(fault),
                 }
             };
@@ -336,7 +333,7 @@ impl<'a> RecordReader<'a> {
         self.fill(deltas.len() * ENTRY_MAX);
         let bytes = &self.buffer[self.pos..self.len];
         let mut pos = 0;
-        let read = columns(bytes, &mut pos, deltas, status);
+        let read = entries::columns(bytes, &mut pos, deltas, status);
         self.pos += pos;
         read.map_err(|fault| self.broken(self.position(), fault, "a REPEAT record"))
     }
@@ -347,7 +344,7 @@ impl<'a> RecordReader<'a> {
     pub fn sum_entries(&mut self, count: u32) -> Result<Option<u64>> {
         let bytes = &self.buffer[self.pos..self.len];
         let mut pos = 0;
-        match sum(bytes, &mut pos, count) {
+        match entries::sum(bytes, &mut pos, count) {
             Ok(sum) => {
                 self.pos += pos;
                 Ok(sum)
@@ -370,100 +367,6 @@ impl<'a> RecordReader<'a> {
 /// A place to which a reader can go back.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark(usize);
-
-/// Whether eight bytes are four entries whose deltas have a byte each.
-#[inline(always)]
-fn is_four(word: u64) -> bool {
-    word & 0x8080_8080_8080_8080 == 0
-}
-
-/// Whether the first six of eight bytes are two entries whose deltas have two bytes each.
-#[inline(always)]
-fn is_two(word: u64) -> bool {
-    word & 0x8080_8080_8080 == 0x8000_0080
-}
-
-/// The delta in two bytes at the front of a word.
-#[inline(always)]
-fn wide_delta(word: u64) -> u64 {
-    (word & 0x7f) + (word >> 1 & 0x3f80)
-}
-
-/// Reads entries into columns, several at a time where eight bytes allow it.
-#[inline(always)]
-fn columns(bytes: &[u8], pos: &mut usize, deltas: &mut [u64], status: &mut [u8]) -> Result<(), Fault> {
-    let mut at = 0;
-    while at < deltas.len() {
-        if let (Some(deltas), Some(status), Some(word)) = (
-            deltas[at..].first_chunk_mut::<4>(),
-            status[at..].first_chunk_mut::<4>(),
-            bytes.get(*pos..).and_then(|bytes| bytes.first_chunk()),
-        ) {
-            let word = u64::from_le_bytes(*word);
-            if is_four(word) {
-                let bytes = word.to_le_bytes();
-                *deltas = [bytes[0], bytes[2], bytes[4], bytes[6]].map(u64::from);
-                *status = [bytes[1], bytes[3], bytes[5], bytes[7]];
-                *pos += 8;
-                at += 4;
-                continue;
-            }
-            if is_two(word) {
-                (deltas[0], deltas[1]) = (wide_delta(word), wide_delta(word >> 24));
-                (status[0], status[1]) = ((word >> 16) as u8, (word >> 40) as u8);
-                *pos += 6;
-                at += 2;
-                continue;
-            }
-        }
-        let mut next = *pos;
-        let delta = varint::read(bytes, &mut next)?;
-        status[at] = *bytes.get(next).ok_or(Fault::Short)?;
-        deltas[at] = delta;
-        *pos = next + 1;
-        at += 1;
-    }
-    Ok(())
-}
-
-/// Adds up the time deltas of `count` entries, several at a time where eight bytes allow it.
-#[inline(always)]
-fn sum(bytes: &[u8], pos: &mut usize, count: u32) -> Result<Option<u64>, Fault> {
-    let mut sum = 0u64;
-    let mut greatest = 0;
-    let mut left = count;
-    while left > 0 {
-        if left >= 4
-            && let Some(word) = bytes.get(*pos..).and_then(|bytes| bytes.first_chunk())
-        {
-            let word = u64::from_le_bytes(*word);
-            if is_four(word) {
-                // The sum of the bytes in even places.
-                let these = (word & 0x00ff_00ff_00ff_00ff).wrapping_mul(0x0001_0001_0001_0001) >> 48;
-                sum = sum.wrapping_add(these);
-                *pos += 8;
-                left -= 4;
-                continue;
-            }
-            if is_two(word) {
-                sum = sum.wrapping_add(wide_delta(word) + wide_delta(word >> 24));
-                *pos += 6;
-                left -= 2;
-                continue;
-            }
-        }
-        let mut next = *pos;
-        let delta = varint::read(bytes, &mut next)?;
-        if next >= bytes.len() {
-            return Err(Fault::Short);
-        }
-        *pos = next + 1;
-        greatest = delta.max(greatest);
-        sum = sum.wrapping_add(delta);
-        left -= 1;
-    }
-    Ok((greatest <= u64::from(u32::MAX)).then_some(sum))
-}
 
 /// Small, and without words, since it stands in the way of every number.
 #[derive(Clone, Copy)]

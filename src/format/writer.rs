@@ -5,12 +5,12 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::digest::chunk_checksum;
 use crate::format::extension::{self, ChunkInfo};
 use crate::format::header::{
     ByteOrder, CHECKSUM_AT, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
 };
 use crate::format::pack::Packer;
-use crate::format::reader::chunk_checksum;
 use crate::format::{stats, tables};
 use crate::limits::{CHUNK_BYTES, SPOOL_MEMORY};
 use crate::model::{Frame, RunFacts, Statistics};
