@@ -6,8 +6,6 @@ use crate::generate::{self, CALM, CHURNY, Kind};
 use crate::measure::{self, median};
 use crate::{Result, Setting, command, head, row};
 
-/// Samples of the profile for CPython's exporters, which are slow.
-const EXPORTED: u64 = 200_000;
 /// A replay that does nothing with the samples.
 const NO_OP: &str = "
 import sys
@@ -21,7 +19,8 @@ with BinaryReader(sys.argv[1]) as reader:
     reader.replay_samples(Nothing())
 ";
 /// Names, words, whether the profile is packed.
-const OURS: [(&str, &[&str], bool); 4] = [
+const OURS: [(&str, &[&str], bool); 5] = [
+    ("from-bin --schema cpython", &["from-bin", "--schema", "cpython"], false),
     ("from-bin agg:5s", &["from-bin", "--stream-types", "agg:5s"], false),
     ("from-bin agg:5s, zstd profile", &["from-bin", "--stream-types", "agg:5s"], true),
     ("from-bin raw", &["from-bin", "--stream-types", "raw"], false),
@@ -34,8 +33,8 @@ pub fn table(setting: &Setting) -> Result<()> {
         return Ok(());
     };
     let title = format!(
-        "Beside CPython: samples a second, {} of ours as a median of {} runs; CPython's no-op replay once on as many, its exporters once on {EXPORTED}",
-        setting.samples, setting.pairs
+        "Beside CPython: samples a second, {} of ours as a median of {} runs; CPython's no-op replay once on as many, its exporters once on {} (churny) and {} (calm)",
+        setting.samples, setting.pairs, CHURNY.exported, CALM.exported
     );
     let heads = ["profile", "case", "M samples/s", "no-op replay's", "replay --jsonl's", "replay --gecko's"];
     head(&title, 2, &heads);
@@ -77,9 +76,9 @@ fn no_op(python: &[OsString], kind: Kind, setting: &Setting) -> Result<f64> {
 }
 
 fn export(python: &[OsString], kind: Kind, format: &str, setting: &Setting) -> Result<f64> {
-    let profiles = generate::profiles(kind, EXPORTED, &setting.folder)?;
+    let profiles = generate::profiles(kind, kind.exported, &setting.folder)?;
     let out = setting.folder.join("exported");
     let words = ["-m", "profiling.sampling", "replay", format, "-o"].map(OsString::from);
     let command = [python, &words[..], &[out.into(), profiles.plain.into()]].concat();
-    Ok(speed(EXPORTED, measure::run(&command, &setting.folder)?.seconds))
+    Ok(speed(kind.exported, measure::run(&command, &setting.folder)?.seconds))
 }

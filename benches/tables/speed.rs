@@ -19,12 +19,13 @@ pub struct Case {
 }
 
 /// What is converted, and with which words: name, words, whether the profile is packed.
-const FROM_BIN: [(&str, &[&str], bool); 8] = [
+const FROM_BIN: [(&str, &[&str], bool); 9] = [
     ("from-bin raw, 1 thread", &["--stream-types", "raw", "--threads", "1"], false),
     ("from-bin raw, 2 threads", &["--stream-types", "raw", "--threads", "2"], false),
     ("from-bin raw, zstd profile, 1 thread", &["--stream-types", "raw", "--threads", "1"], true),
     ("from-bin raw, zstd profile, 2 threads", &["--stream-types", "raw", "--threads", "2"], true),
     ("from-bin agg:5s, 1 thread", &["--stream-types", "agg:5s", "--threads", "1"], false),
+    ("from-bin agg:5s, 2 threads", &["--stream-types", "agg:5s", "--threads", "2"], false),
     ("from-bin agg:5s, zstd profile, 2 threads", &["--stream-types", "agg:5s", "--threads", "2"], true),
     ("from-bin, default types, 1 thread", &["--threads", "1"], false),
     ("from-bin, default types, 2 threads", &["--threads", "2"], false),

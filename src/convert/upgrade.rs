@@ -234,7 +234,7 @@ impl Run {
         let mut out = Vec::new();
         encoder.message(&mut out, MessageType::Meta, &meta);
         str_defs.iter().for_each(|body| encoder.message(&mut out, MessageType::StrDef, body));
-        frame_defs.iter().for_each(|body| encoder.message(&mut out, MessageType::FrameDef, body));
+        frame_defs.iter().for_each(|body| encoder.frame_def(&mut out, body));
         aggs.iter().for_each(|body| encoder.agg(&mut out, body));
         for detail in faults {
             let code = if self.has_end { "count_mismatch" } else { "truncated" }.to_string();

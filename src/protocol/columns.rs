@@ -163,6 +163,19 @@ pub(crate) fn numbers_or_null(out: &mut Vec<u8>, values: &[u32], none: u32) {
     column.close();
 }
 
+/// A column of numbers, or nulls.
+pub(crate) fn optional(out: &mut Vec<u8>, values: impl Iterator<Item = Option<i64>>) {
+    let mut column = Column::open(out);
+    for value in values {
+        match value {
+            None => column.null(),
+            Some(value @ 0..) => column.number(value as u64),
+            Some(value) => column.negative(value.unsigned_abs()),
+        }
+    }
+    column.close();
+}
+
 /// The differences of `times`, the first from `start`.
 pub(crate) fn deltas(out: &mut Vec<u8>, start: u64, times: &[u64]) {
     let mut column = Column::open(out);

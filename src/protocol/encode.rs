@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::ThreadKey;
 use crate::protocol::columns;
-use crate::protocol::message::{Agg, VERSION};
+use crate::protocol::message::{Agg, FrameDef, VERSION};
 use crate::protocol::select::MessageType;
 
 /// Stands for null in columns of nodes.
@@ -49,6 +49,13 @@ impl Encoder {
     pub fn agg(&mut self, out: &mut Vec<u8>, body: &Agg) {
         let at = self.open(out, MessageType::Agg);
         write_agg(out, body);
+        close(out, at);
+    }
+
+    /// Appends a `frame_def` to `out`.
+    pub fn frame_def(&mut self, out: &mut Vec<u8>, body: &FrameDef) {
+        let at = self.open(out, MessageType::FrameDef);
+        write_frame_def(out, body);
         close(out, at);
     }
 
@@ -119,7 +126,7 @@ fn number(out: &mut Vec<u8>, value: u64) {
 
 /// Appends the body of an `agg` to `out`: serde's text, with the columns made as those of `raw`.
 fn write_agg(out: &mut Vec<u8>, body: &Agg) {
-    const EMPTY: &[u8] = b"\"frame_id\":[],\"self\":[],\"cumulative\":[]}";
+    const EMPTY: &[u8] = b",\"frame_id\":[],\"self\":[],\"cumulative\":[]}";
     let Agg { frame_id, self_, cumulative, .. } = body;
     let head = Agg {
         batch: body.batch,
@@ -134,13 +141,50 @@ fn write_agg(out: &mut Vec<u8>, body: &Agg) {
     write_json(out, &head);
     debug_assert!(out.ends_with(EMPTY));
     out.truncate(out.len() - EMPTY.len());
-    key(out, b"\"frame_id\":");
+    key(out, b",\"frame_id\":");
     columns::numbers(out, frame_id.iter().map(|frame| u64::from(*frame)));
     key(out, b",\"self\":");
     columns::numbers(out, self_.iter().copied());
     key(out, b",\"cumulative\":");
     columns::numbers(out, cumulative.iter().copied());
     out.push(b'}');
+}
+
+/// Appends the body of a `frame_def` to `out`, as serde writes it.
+fn write_frame_def(out: &mut Vec<u8>, body: &FrameDef) {
+    let FrameDef { batch, frame_id, path_str_id, func_str_id, line, end_line, col, end_col, opcode } = body;
+    key(out, b"{\"batch\":");
+    number(out, *batch);
+    let ids = [
+        (b",\"frame_id\":".as_slice(), frame_id),
+        (b",\"path_str_id\":", path_str_id),
+        (b",\"func_str_id\":", func_str_id),
+    ];
+    for (name, column) in ids {
+        key(out, name);
+        columns::numbers(out, column.iter().map(|id| u64::from(*id)));
+    }
+    let places = [
+        (b",\"line\":".as_slice(), line),
+        (b",\"end_line\":", end_line),
+        (b",\"col\":", col),
+        (b",\"end_col\":", end_col),
+    ];
+    for (name, column) in places {
+        if let Some(column) = column.as_ref().filter(|column| !all_null(column)) {
+            key(out, name);
+            columns::optional(out, column.iter().map(|value| value.map(i64::from)));
+        }
+    }
+    if let Some(opcode) = opcode.as_ref().filter(|column| !all_null(column)) {
+        key(out, b",\"opcode\":");
+        columns::optional(out, opcode.iter().map(|value| value.map(i64::from)));
+    }
+    out.push(b'}');
+}
+
+fn all_null<T>(column: &[Option<T>]) -> bool {
+    column.iter().all(Option::is_none)
 }
 
 /// Borrowed columns of a `raw` message: a call tree, and the samples that point into it.
@@ -239,6 +283,26 @@ mod tests {
         for body in [some, Agg::default()] {
             let mut text = Vec::new();
             write_agg(&mut text, &body);
+            assert_eq!(text, serde_json::to_vec(&body).expect("json"));
+        }
+    }
+    #[test]
+    fn definitions_are_written_as_serde_writes_them() {
+        let some = FrameDef {
+            batch: 7,
+            frame_id: vec![0, 1, 10_000],
+            path_str_id: vec![3, 3, u32::MAX],
+            func_str_id: vec![4, 5, 6],
+            line: Some(vec![Some(1), None, Some(i32::MAX)]),
+            end_line: Some(vec![None, None, None]),
+            col: Some(vec![Some(0), None, Some(-7)]),
+            end_col: None,
+            opcode: Some(vec![None, Some(255), None]),
+        };
+        let opcodes = FrameDef { opcode: Some(vec![None; 3]), ..some.clone() };
+        for body in [some, opcodes, FrameDef::default()] {
+            let mut text = Vec::new();
+            write_frame_def(&mut text, &body);
             assert_eq!(text, serde_json::to_vec(&body).expect("json"));
         }
     }

@@ -60,7 +60,7 @@ impl RunStream {
             }
         }
         str_defs.iter().for_each(|body| encoder.message(text, MessageType::StrDef, body));
-        frame_defs.iter().for_each(|body| encoder.message(text, MessageType::FrameDef, body));
+        frame_defs.iter().for_each(|body| encoder.frame_def(text, body));
         // Most of the stream: it goes out from where it was made.
         sink.write_all(text)?;
         text.clear();
