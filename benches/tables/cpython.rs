@@ -48,9 +48,9 @@ pub fn table(setting: &Setting) -> Result<()> {
         let profiles = generate::profiles(kind, setting.samples, &setting.folder)?;
         for (name, words, is_packed) in OURS {
             let command = command(words, if is_packed { &profiles.zstd } else { &profiles.plain });
-            let runs = (0..setting.pairs).map(|_| measure::run(&command, &setting.folder));
-            let runs = runs.collect::<Result<Vec<_>>>()?;
-            let speed = speed(setting.samples, median(runs.iter().map(|run| run.seconds)));
+            let seconds = (0..setting.pairs).map(|_| measure::bare(&command));
+            let seconds = seconds.collect::<Result<Vec<_>>>()?;
+            let speed = speed(setting.samples, median(seconds));
             row(&[
                 kind.name.to_string(),
                 name.to_string(),
@@ -72,7 +72,7 @@ fn speed(samples: u64, seconds: f64) -> f64 {
 fn no_op(python: &[OsString], kind: Kind, setting: &Setting) -> Result<f64> {
     let profiles = generate::profiles(kind, setting.samples, &setting.folder)?;
     let command = [python, &["-c".into(), NO_OP.into(), profiles.plain.into()]].concat();
-    Ok(speed(setting.samples, measure::run(&command, &setting.folder)?.seconds))
+    Ok(speed(setting.samples, measure::bare(&command)?))
 }
 
 fn export(python: &[OsString], kind: Kind, format: &str, setting: &Setting) -> Result<f64> {
@@ -80,5 +80,5 @@ fn export(python: &[OsString], kind: Kind, format: &str, setting: &Setting) -> R
     let out = setting.folder.join("exported");
     let words = ["-m", "profiling.sampling", "replay", format, "-o"].map(OsString::from);
     let command = [python, &words[..], &[out.into(), profiles.plain.into()]].concat();
-    Ok(speed(kind.exported, measure::run(&command, &setting.folder)?.seconds))
+    Ok(speed(kind.exported, measure::bare(&command)?))
 }

@@ -16,7 +16,8 @@ pub(super) fn micros(period: Duration) -> u64 {
 /// When a batch (or, in a profile, a chunk) closes: at whichever limit comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
-    /// Once it has this many samples, at the end of the instant that reaches them.
+    /// Once it has this many samples, at the end of the instant that reaches them; where it holds counts alone,
+    /// of the window.
     pub samples: Option<u64>,
     /// Before it would span this much time.
     pub interval: Option<Duration>,

@@ -187,6 +187,12 @@ impl WindowCounter {
         if thread >= self.threads.len() {
             self.threads.resize_with(thread + 1, Thread::default);
         }
+        if self.is_full {
+            // What is counted from here on is for nothing, and no more windows are made for it.
+            let thread = &mut self.threads[thread];
+            thread.end_us = u64::MAX;
+            return *thread.at.get_or_insert(0);
+        }
         let number = self.period.number(time_us);
         if let Some(at) = self.threads[thread].at {
             // The last window ends with the last time that there is.
