@@ -305,7 +305,8 @@ impl Scanner {
         self.order.written(time, index as u32, &mut thread.written_in);
         let mut low = key;
         if let Some(windows) = &mut self.windows {
-            if time == key && change.keeps_innermost(thread.depth).is_none() {
+            // The clock goes forward from the start on, and the stack changes as the record's own words say.
+            if time == key && time >= self.start_us && change.keeps_innermost(thread.depth).is_none() {
                 windows.change(index, time, resolved.keep, reader.pushed());
             } else {
                 self.windows = None;

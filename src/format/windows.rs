@@ -65,7 +65,7 @@ impl Period {
 
     /// Where a window ends; the greatest number where that is behind all times, or where there is one window.
     pub fn end_us(self, number: u64) -> u64 {
-        let end = self.period_us.and_then(|period_us| period_us.checked_mul(number + 1));
+        let end = self.period_us.and_then(|period_us| number.checked_add(1)?.checked_mul(period_us));
         end.and_then(|end| end.checked_add(self.start_us)).unwrap_or(u64::MAX)
     }
 }
