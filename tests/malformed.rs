@@ -107,12 +107,19 @@ fn p03_a_bomb_or_a_giant_count_takes_little_memory() {
 fn no_change_of_a_byte_and_no_cut_makes_a_panic() {
     use std::io::Cursor;
     use tachyon_jsonl::convert::{StreamOptions, to_stream};
-    use tachyon_jsonl::format::Profile;
+    use tachyon_jsonl::format::{Part, Profile, Sequence};
 
     let options = StreamOptions::new("r").expect("an id");
+    let counts = options.clone().types("agg:1ms".parse().expect("types"));
     let try_one = |bytes: &[u8]| {
         if let Ok(mut profile) = Profile::open(Cursor::new(bytes)) {
             to_stream(&mut profile, &options, &mut std::io::sink()).expect("a Vec has no errors of its own");
+        }
+        // The same, counted while it is opened.
+        let mut source = Cursor::new(bytes);
+        let mut sequence = Sequence::open(&mut source).expect("readable").counting(counts.counting());
+        if let Ok(Some(Part::Profile(mut profile))) = sequence.next(&mut source) {
+            to_stream(&mut profile, &counts, &mut std::io::sink()).expect("a Vec has no errors of its own");
         }
     };
     for file in ["malformed/00_good_plain.bin", "malformed/00_good_zstd.bin"] {
