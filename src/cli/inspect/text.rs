@@ -147,11 +147,11 @@ pub(super) fn measured(value: f64) -> String {
     if value == 0.0 {
         return "0".to_string();
     }
-    let exponent = value.abs().log10().floor();
-    if !(-4.0..15.0).contains(&exponent) {
-        return format!("{value:e}");
-    }
-    let places = (5.0 - exponent).max(0.0) as usize;
+    // No logarithm: a whole library would be loaded for it.
+    let scientific = format!("{value:e}");
+    let exponent = scientific.split_once('e').and_then(|(_, exponent)| exponent.parse().ok());
+    let Some(exponent @ -4..15) = exponent else { return scientific };
+    let places = usize::try_from(5 - exponent).unwrap_or(0);
     let text = format!("{value:.places$}");
     if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_string() }
 }
