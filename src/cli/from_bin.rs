@@ -71,10 +71,9 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         }
         Sniffed::Packed(start) => ProfileSource::of_pipe(Cursor::new(start)),
     };
-    let options = options(args, "auto")?;
     let counting = match args.schema {
-        Schema::Own => options.counting(),
-        Schema::Cpython => Some(CpythonRun::new(options.run_id()).counting()),
+        Schema::Own => options(args, "auto")?.counting(),
+        Schema::Cpython => Some(CpythonRun::counting()),
     };
     let sequence = Sequence::open(&mut source).map_err(named)?;
     let mut sequence = sequence.threads(threads(args.threads)).counting(counting);

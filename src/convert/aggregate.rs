@@ -80,7 +80,7 @@ impl Totals {
             if self.counts.len() <= id {
                 self.counts.resize(id + 1, Counts::default());
             }
-            add(&mut self.counts[id], these);
+            self.counts[id] += these;
         }
         self.total += total;
         self.empty += empty;
@@ -190,7 +190,7 @@ impl Aggregator {
         for (index, stray) in uncounted.strays {
             let mut moved = Stray { total: stray.total, empty: stray.empty, counts: FxHashMap::default() };
             for (old, these) in stray.counts {
-                add(moved.counts.entry(group[frame(old) as usize]).or_default(), these);
+                *moved.counts.entry(group[frame(old) as usize]).or_default() += these;
             }
             windows.strays.insert(index, moved);
         }
@@ -241,11 +241,6 @@ impl Aggregator {
     }
 }
 
-fn add(to: &mut Counts, these: Counts) {
-    to.self_ += these.self_;
-    to.cumulative += these.cumulative;
-}
-
 impl Windows {
     fn index(&self, time: u64) -> i128 {
         (i128::from(time) - i128::from(self.start_us)).div_euclid(i128::from(self.period_us))
@@ -282,16 +277,12 @@ impl Windows {
 }
 
 /// Both tables added up.
-pub(crate) fn merged(one: &CountTable, other: &CountTable) -> CountTable {
-    let mut rows: BTreeMap<u32, Counts> = BTreeMap::new();
-    for (frame, these) in one.rows.iter().chain(&other.rows) {
-        add(rows.entry(*frame).or_default(), *these);
-    }
-    CountTable {
-        total: one.total + other.total,
-        empty: one.empty + other.empty,
-        rows: rows.into_iter().collect(),
-    }
+pub(crate) fn merged(mut one: CountTable, other: CountTable) -> CountTable {
+    one.total += other.total;
+    one.empty += other.empty;
+    one.rows.extend(other.rows);
+    one.join_rows();
+    one
 }
 
 /// Whether frames of this file belong to the profiler itself, which CPython does not count.

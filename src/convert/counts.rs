@@ -98,8 +98,7 @@ impl FrameCounts {
         for (frame, these) in table.rows {
             let id = self.frame(&tables, tables.frames[frame as usize]);
             let counts = &mut self.frames[id as usize].1;
-            counts.self_ += these.self_;
-            counts.cumulative += these.cumulative;
+            *counts += these;
         }
         Ok(())
     }

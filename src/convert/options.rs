@@ -130,8 +130,9 @@ impl StreamOptions {
         Ok(self)
     }
 
-    /// How many threads to work on, the caller's among them: 1 unless said otherwise, 0 for one a core. The stream is the same
-    /// for any number; only raw messages and packed profiles have work for more than one.
+    /// How many threads to work on, the caller's among them: 1 unless said otherwise, 0 for one a core. The
+    /// stream is the same for any number; only raw messages, counts and packed profiles have work for more than
+    /// one.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;

@@ -45,11 +45,11 @@ impl CpythonRun {
         }
     }
 
-    /// [`FrameCounts::counting`] of the run's counts.
+    /// [`FrameCounts::counting`] of a run's counts.
     ///
     /// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
-    pub fn counting(&self) -> Counting {
-        self.counts.counting()
+    pub fn counting() -> Counting {
+        FrameCounts::default().counting()
     }
 
     /// A part of the run was passed over: the format has no place for that.

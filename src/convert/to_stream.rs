@@ -215,7 +215,7 @@ impl RunStream {
     /// As for [`to_stream`].
     pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, sink: &mut impl Write) -> Result<()> {
         let numbers = self.begin(profile.contents(), sink)?;
-        let mut counted = self.counted(profile, numbers.clone());
+        let mut counted = self.counted(profile, numbers.as_deref());
         if counted.is_there() && self.options.is_of_counts() {
             self.take_windows(&mut counted, sink)?;
             return self.ended(profile.contents(), sink);
@@ -367,7 +367,7 @@ impl RunStream {
         self.window_end = None;
         for (start, table) in self.aggregator.close_windows() {
             let merged = match self.batch.tables.remove(&start) {
-                Some(earlier) => merged(&earlier, &table),
+                Some(earlier) => merged(earlier, table),
                 None => table,
             };
             self.batch.tables.insert(start, merged);

@@ -3,14 +3,13 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::format::entries::{self, ENTRY_MAX};
 use crate::format::record::{Change, REPEAT, write_change, write_head};
 use crate::format::varint;
 use crate::model::ThreadKey;
 
-/// A run is written before it could pass this many bytes ...
+/// A run is written before it could pass this many bytes with one more entry of the greatest length.
 const RUN_BYTES: usize = 16 * 1024;
-/// ... with one more entry of the greatest length.
-const ENTRY_MAX: usize = varint::MAX_LEN + 1;
 
 /// Encodes samples, thread by thread, into the records of one profile.
 #[derive(Debug)]
@@ -129,15 +128,7 @@ impl Run<'_> {
     /// Adds a sample.
     #[inline]
     pub fn repeat(&mut self, time: u64, status: u8) {
-        let run = &mut self.thread.run;
-        match time.wrapping_sub(self.thread.last_time) {
-            delta @ 0..0x80 => run.extend_from_slice(&[delta as u8, status]),
-            delta @ 0x80..0x4000 => run.extend_from_slice(&[delta as u8 | 0x80, (delta >> 7) as u8, status]),
-            delta => {
-                varint::write(run, delta);
-                run.push(status);
-            }
-        }
+        entries::write(&mut self.thread.run, time.wrapping_sub(self.thread.last_time), status);
         self.thread.run_samples += 1;
         self.thread.last_time = time;
     }

@@ -16,6 +16,20 @@ pub(super) fn one(bytes: &[u8], pos: &mut usize) -> Result<(u64, u8), Fault> {
     Ok((delta, status))
 }
 
+/// Appends an entry.
+#[inline(always)]
+pub(super) fn write(out: &mut Vec<u8>, delta: u64, status: u8) {
+    // Nearly all are of the first two kinds, which make room once.
+    match delta {
+        0..0x80 => out.extend_from_slice(&[delta as u8, status]),
+        0x80..0x4000 => out.extend_from_slice(&[delta as u8 | 0x80, (delta >> 7) as u8, status]),
+        _ => {
+            varint::write(out, delta);
+            out.push(status);
+        }
+    }
+}
+
 /// Whether eight bytes are four entries whose deltas have a byte each.
 #[inline(always)]
 fn is_four(word: u64) -> bool {
@@ -125,8 +139,12 @@ mod tests {
         (entries, 0usize..4).prop_map(|(entries, cut)| {
             let mut bytes = Vec::new();
             for (delta, status) in entries {
-                varint::write(&mut bytes, delta);
-                bytes.push(status);
+                let at = bytes.len();
+                write(&mut bytes, delta, status);
+                let mut plain = Vec::new();
+                varint::write(&mut plain, delta);
+                plain.push(status);
+                assert_eq!(bytes[at..], plain);
             }
             bytes.truncate(bytes.len() - cut.min(bytes.len()));
             bytes

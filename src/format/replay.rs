@@ -144,6 +144,7 @@ impl<'a> Replay<'a> {
             }
             // Counting walks all lanes, so a good many samples are loaded between two counts.
             let target = self.lanes.waiting() + wanted.max(BLOCK as usize);
+            // Without late records, as in most profiles, there is nothing to choose from.
             while self.late.heap.is_empty() && !self.ended && self.lanes.waiting() < target {
                 self.load_main()?;
             }

@@ -13,10 +13,10 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::entries;
 use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
 use crate::format::tally::Tally;
 use crate::format::threads::{OrderSeen, ThreadIndex};
-use crate::format::varint;
 use crate::format::windows::CountedWindows;
 use crate::limits::{LATE_RECORDS, REORDER_SAMPLES, SPOOL_MEMORY, STACK_DEPTH};
 use crate::model::{StackChange, ThreadKey};
@@ -345,8 +345,7 @@ impl Scanner {
             return Err(reader.fault(at, fault));
         }
         self.copy.clear();
-        varint::write(&mut self.copy, delta);
-        self.copy.push(status);
+        entries::write(&mut self.copy, delta, status);
         for &frame in reader.pushed() {
             self.copy.extend_from_slice(&frame.to_le_bytes());
         }
@@ -431,8 +430,7 @@ impl Scanner {
                 time = time.wrapping_add(delta);
                 high = high.max(time);
                 low = low.min(time);
-                varint::write(copy, delta);
-                copy.push(status);
+                entries::write(copy, delta, status);
             });
             if let Err(fault) = read {
                 self.late.records.truncate(late_before);

@@ -95,10 +95,8 @@ impl OrderSeen {
 
     #[inline(never)]
     fn pair(&mut self, first: u32, second: u32, recent: usize) {
-        if self.pairs.len() < Self::PAIRS {
-            self.recent[recent] = Some((first, second));
-            self.pairs.insert((first, second));
-        }
+        self.recent[recent] = Some((first, second));
+        self.came(first, second);
     }
 
     /// Each thread's place: by the pairs, and where they leave it open, newest first (interpreter id,

@@ -352,21 +352,8 @@ impl CountedWindows {
             *next += 1;
         }
         if *next > from + 1 {
-            join(&mut window.table.rows);
+            window.table.join_rows();
         }
         Ok(Some(window))
     }
-}
-
-/// Adds up the rows of each frame.
-fn join(rows: &mut Vec<(u32, Counts)>) {
-    rows.sort_unstable_by_key(|(frame, _)| *frame);
-    rows.dedup_by(|(frame, these), (kept, counts)| {
-        let is_same = frame == kept;
-        if is_same {
-            counts.self_ += these.self_;
-            counts.cumulative += these.cumulative;
-        }
-        is_same
-    });
 }

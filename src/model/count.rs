@@ -4,6 +4,8 @@
 //! A frame's cumulative count is what its thread has counted when the frame leaves the stack, less
 //! what it had counted when the frame came: work is done where stacks change, not for each sample.
 
+use std::ops::AddAssign;
+
 use super::IdSet;
 
 /// What is counted.
@@ -30,6 +32,13 @@ pub struct Counts {
     pub cumulative: u64,
 }
 
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.self_ += other.self_;
+        self.cumulative += other.cumulative;
+    }
+}
+
 /// The counts of a window, or of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountTable {
@@ -39,6 +48,20 @@ pub struct CountTable {
     pub empty: u64,
     /// Counted frames, in order of frame.
     pub rows: Vec<(u32, Counts)>,
+}
+
+impl CountTable {
+    /// Adds up the rows of each frame, of which there may be several in any order.
+    pub fn join_rows(&mut self) {
+        self.rows.sort_unstable_by_key(|(frame, _)| *frame);
+        self.rows.dedup_by(|(frame, these), (kept, counts)| {
+            let is_same = frame == kept;
+            if is_same {
+                *counts += *these;
+            }
+            is_same
+        });
+    }
 }
 
 /// A table in the making.

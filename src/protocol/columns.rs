@@ -4,6 +4,9 @@
 /// store write a number.
 static SHORT: [[u8; WORD]; 10_000] = short_numbers();
 
+/// A null in the same form.
+const NULL: &[u8; WORD] = b"null,\0\0\x05";
+
 /// Bytes that are stored for a short number, whatever its length.
 const WORD: usize = 8;
 
@@ -72,13 +75,22 @@ impl<'a> Column<'a> {
     #[inline(always)]
     fn numbers(&mut self, value: u64, times: usize) {
         match SHORT.get(value as usize) {
-            Some(word) if times > FEW => self.block(word, times),
-            Some(word) => (0..times).for_each(|_| self.word(word)),
+            Some(word) => self.words(word, times),
             None => (0..times).for_each(|_| self.long(value)),
         }
     }
 
-    /// A word out of the table, `times` times: as many of them as fit into a block are stored at once.
+    /// A word, `times` times.
+    #[inline(always)]
+    fn words(&mut self, word: &[u8; WORD], times: usize) {
+        if times > FEW {
+            self.block(word, times);
+        } else {
+            (0..times).for_each(|_| self.word(word));
+        }
+    }
+
+    /// The same, as many of them at once as fit into a block.
     fn block(&mut self, word: &[u8; WORD], times: usize) {
         let length = usize::from(word[WORD - 1]);
         let mut block = [0; BLOCK + WORD];
@@ -121,10 +133,6 @@ impl<'a> Column<'a> {
         self.len += digits.len();
     }
 
-    fn null(&mut self) {
-        self.word(b"null,\0\0\x05");
-    }
-
     #[inline(never)]
     fn flush(&mut self) {
         self.out.extend_from_slice(&self.room[..self.len]);
@@ -150,25 +158,12 @@ pub(crate) fn numbers(out: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
     column.close();
 }
 
-/// A column of numbers in which `none` stands for null.
-pub(crate) fn numbers_or_null(out: &mut Vec<u8>, values: &[u32], none: u32) {
-    let mut column = Column::open(out);
-    for &value in values {
-        if value == none {
-            column.null();
-        } else {
-            column.number(u64::from(value));
-        }
-    }
-    column.close();
-}
-
 /// A column of numbers, or nulls.
 pub(crate) fn optional(out: &mut Vec<u8>, values: impl Iterator<Item = Option<i64>>) {
     let mut column = Column::open(out);
     for value in values {
         match value {
-            None => column.null(),
+            None => column.word(NULL),
             Some(value @ 0..) => column.number(value as u64),
             Some(value) => column.negative(value.unsigned_abs()),
         }
@@ -196,7 +191,7 @@ pub(crate) fn runs(out: &mut Vec<u8>, values: &[(u32, usize)], none: u32) {
     let mut column = Column::open(out);
     for &(value, times) in values {
         if value == none {
-            (0..times).for_each(|_| column.null());
+            column.words(NULL, times);
         } else {
             column.numbers(u64::from(value), times);
         }
@@ -265,6 +260,10 @@ mod tests {
                 assert_eq!(text(|out| runs(out, &[(value, times)], u32::MAX)), expected);
             }
         }
+        let nulls = serde_json::to_string(&vec![(); 1000]).expect("json");
+        assert_eq!(text(|out| runs(out, &[(7, 1000)], 7)), nulls);
+        let some = [Some(3), None, Some(-10_000), None];
+        assert_eq!(text(|out| optional(out, some.into_iter())), serde_json::to_string(&some).expect("json"));
         let status: Vec<u8> = (0..6000u32).map(|at| (at / 7 * at / 900) as u8).collect();
         assert_eq!(text(|out| bytes(out, &status)), serde_json::to_string(&status).expect("json"));
     }

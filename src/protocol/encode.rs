@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::ThreadKey;
 use crate::protocol::columns;
-use crate::protocol::message::{Agg, FrameDef, VERSION};
+use crate::protocol::message::{Agg, FrameDef, VERSION, all_null};
 use crate::protocol::select::MessageType;
 
 /// Stands for null in columns of nodes.
@@ -171,20 +171,16 @@ fn write_frame_def(out: &mut Vec<u8>, body: &FrameDef) {
         (b",\"end_col\":", end_col),
     ];
     for (name, column) in places {
-        if let Some(column) = column.as_ref().filter(|column| !all_null(column)) {
+        if !all_null(column) {
             key(out, name);
-            columns::optional(out, column.iter().map(|value| value.map(i64::from)));
+            columns::optional(out, column.iter().flatten().map(|value| value.map(i64::from)));
         }
     }
-    if let Some(opcode) = opcode.as_ref().filter(|column| !all_null(column)) {
+    if !all_null(opcode) {
         key(out, b",\"opcode\":");
-        columns::optional(out, opcode.iter().map(|value| value.map(i64::from)));
+        columns::optional(out, opcode.iter().flatten().map(|value| value.map(i64::from)));
     }
     out.push(b'}');
-}
-
-fn all_null<T>(column: &[Option<T>]) -> bool {
-    column.iter().all(Option::is_none)
 }
 
 /// Borrowed columns of a `raw` message: a call tree, and the samples that point into it.
@@ -229,7 +225,8 @@ impl Raw<'_> {
         columns::numbers(out, self.node_frame.iter().map(|frame| u64::from(*frame)));
         if self.node_parent.iter().any(|parent| *parent != NULL) {
             key(out, b",\"stack_parent\":");
-            columns::numbers_or_null(out, self.node_parent, NULL);
+            let parents = self.node_parent.iter();
+            columns::optional(out, parents.map(|parent| (*parent != NULL).then_some(i64::from(*parent))));
         }
         key(out, b",\"threads\":[");
         for (index, thread) in self.threads.iter().enumerate() {

@@ -95,30 +95,20 @@ impl Text<'_> {
         values: &mut Vec<T>,
         item: impl Fn(&[u8], usize) -> Option<(T, usize)>,
     ) -> Option<()> {
-        self.key(b"[")?;
-        if self.key(b"]").is_some() {
-            return Some(());
-        }
-        let (bytes, mut at) = (self.bytes, self.pos);
-        loop {
+        self.column(|bytes, at| {
             let (value, end) = item(bytes, at)?;
             values.push(value);
-            match *bytes.get(end)? {
-                b',' => {
-                    let length = end + 1 - at;
-                    let times = repeats(bytes, end + 1, length);
-                    if times > 0 {
-                        values.resize(values.len() + times, value);
-                    }
-                    at = end + 1 + times * length;
-                }
-                b']' => {
-                    self.pos = end + 1;
-                    return Some(());
-                }
-                _ => return None,
+            if bytes.get(end) != Some(&b',') {
+                return Some(end);
             }
-        }
+            let length = end + 1 - at;
+            let times = repeats(bytes, end + 1, length);
+            if times > 0 {
+                values.resize(values.len() + times, value);
+            }
+            // Each is as long as the first with its comma, so this is the comma behind the last.
+            Some(end + times * length)
+        })
     }
 
     fn thread(&mut self, start: u64, thread: &mut ThreadColumns) -> Option<()> {
@@ -164,6 +154,7 @@ fn repeats(bytes: &[u8], at: usize, length: usize) -> usize {
         }
         same += 8;
     }
+    // Mostly there is nothing to divide.
     if same < length { 0 } else { same / length }
 }
 

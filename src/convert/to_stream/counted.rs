@@ -34,10 +34,11 @@ impl RunStream {
     pub(super) fn counted<R: Read + Seek>(
         &self,
         profile: &mut Profile<R>,
-        numbers: Option<Vec<u32>>,
+        numbers: Option<&[u32]>,
     ) -> Counted {
         let counting = self.options.counting();
         let windows = counting.and_then(|counting| profile.take_windows(counting, self.start_us()));
+        let numbers = numbers.filter(|_| windows.is_some()).map(<[u32]>::to_vec);
         Counted { windows, numbers }
     }
 
