@@ -109,9 +109,11 @@ impl Outlet {
             let is_served = has_readers(std::slice::from_ref(target), args);
             if !is_served {
                 let mut output = target.open().map_err(named)?;
-                if let Some(limit) = limit {
-                    output = output.limited(limit).map_err(named)?;
-                }
+                output = match limit {
+                    Some(limit) => output.limited(limit).map_err(named)?,
+                    None if is_live => output,
+                    None => output.roomy(),
+                };
                 outlet.outputs.push((name.clone(), output));
                 continue;
             }

@@ -1,7 +1,5 @@
 //! `recover`: what is whole of a torn or damaged profile, as a sound one.
 
-use std::io;
-
 use crate::cli::Status;
 use crate::cli::args::Recover as Args;
 use crate::cli::messages::Messages;
@@ -15,13 +13,12 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
-    let mut output = target.open().map_err(|error| error.within(&target.name()))?;
+    let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
     let name = input.name();
     let recovered = input.source().and_then(|mut source| recover(&mut source));
-    let Recovered { mut copy, framing, parts, samples, losses } =
+    let Recovered { copy, framing, parts, samples, losses } =
         recovered.map_err(|error| error.within(&name))?;
-    let written = io::copy(&mut copy, &mut output);
-    written.map_err(|error| Error::from(error).within(&target.name()))?;
+    output.spooled(copy).map_err(|error| Error::from(error).within(&target.name()))?;
     output.commit().map_err(|error| error.within(&target.name()))?;
     for loss in &losses {
         messages.fault(&name, loss);

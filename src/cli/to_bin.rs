@@ -1,6 +1,5 @@
 //! `to-bin`: a stream into a profile.
 
-use std::io::{self, Seek, SeekFrom};
 use std::time::Duration;
 
 use tempfile::SpooledTempFile;
@@ -27,7 +26,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
-    let mut output = target.open().map_err(|error| error.within(&target.name()))?;
+    let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
     let job = Job { args, messages, input: &input };
     let status = match args.layout {
         Layout::V1 => job.whole(&mut output, &target)?,
@@ -53,9 +52,8 @@ impl Job<'_> {
         // A profile's header is written last, so it is made aside where there is no going back.
         let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
         let ended = self.lines(|number, line| profile.line(number, line))?;
-        let (status, mut spool) = self.outcome(profile.finish(), ended)?;
-        let copied = spool.seek(SeekFrom::Start(0)).and_then(|_| io::copy(&mut spool, output));
-        copied.map_err(|error| Error::from(error).within(&target.name()))?;
+        let (status, spool) = self.outcome(profile.finish(), ended)?;
+        output.spooled(spool).map_err(|error| Error::from(error).within(&target.name()))?;
         Ok(status)
     }
 

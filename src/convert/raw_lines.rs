@@ -33,6 +33,7 @@ pub(crate) struct RawLines {
     done: Vec<Lines>,
     /// To be used again.
     spare: Vec<Job>,
+    spare_lines: Vec<Lines>,
 }
 
 /// How long lines are.
@@ -93,6 +94,7 @@ impl RawLines {
             making: VecDeque::new(),
             done: Vec::new(),
             spare: Vec::new(),
+            spare_lines: Vec::new(),
         }
     }
 
@@ -109,6 +111,7 @@ impl RawLines {
         let mut job = self.spare.pop().unwrap_or_default();
         job.batch = batch;
         job.wanted = self.wanted();
+        job.lines = self.spare_lines.pop().unwrap_or_default();
         // The first tells at once how many samples fit, and is all of a short profile.
         let is_first = self.fits.is_empty();
         if is_first || threads::count(self.threads) < 2 {
@@ -139,9 +142,7 @@ impl RawLines {
 
     /// Takes back what [`RawLines::take`] gave, for its room.
     pub fn give_back(&mut self, lines: Vec<Lines>) {
-        for (lines, job) in lines.into_iter().zip(&mut self.spare) {
-            job.lines = lines;
-        }
+        self.spare_lines.extend(lines);
     }
 
     fn collect(&mut self) {

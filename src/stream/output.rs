@@ -1,13 +1,13 @@
 //! Where bytes go.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use same_file::Handle;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, SpooledData, SpooledTempFile};
 
 use crate::error::{Error, Result};
 use crate::stream::Input;
@@ -18,6 +18,13 @@ use crate::stream::socket::Socket;
 
 /// Of the zstd frame around a packed output.
 const PACKING_LEVEL: i32 = 3;
+
+/// Bytes that are copied at once.
+const COPY: usize = 256 * 1024;
+
+/// Bytes that a pipe is asked to hold, where it may be asked: the most that Linux grants to everyone.
+#[cfg(target_os = "linux")]
+const PIPE: usize = 1024 * 1024;
 
 /// The files in the making and the names of sockets, for a process that ends before they are done with.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -154,7 +161,7 @@ impl Target {
     /// carries text alone.
     pub fn open(&self) -> Result<Output> {
         let path = match self {
-            Target::Standard => return Output::new(Place::Standard, false),
+            Target::Standard => return Output::new(Place::standard()?, false),
             Target::Socket(address, _) if address.is_web() => {
                 return Err(Error::usage("a web socket carries lines of text, not a profile")
                     .hint("send it by tcp: or unix:"));
@@ -202,7 +209,7 @@ enum Sink {
 
 enum Place {
     Standard,
-    /// A device or a pipe with a name.
+    /// A device or a pipe.
     Special(File),
     /// The same, for whose reader nobody waits longer than this.
     #[cfg(unix)]
@@ -239,12 +246,7 @@ impl Output {
     /// Errors of the system.
     #[cfg(unix)]
     pub fn limited(mut self, limit: &Limit) -> Result<Self> {
-        use std::os::fd::AsFd;
         self.sink = match self.sink {
-            Sink::Plain(Place::Standard) => {
-                let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-                Sink::Plain(Place::Limited(file, limit.clone()))
-            }
             Sink::Plain(Place::Special(file)) => Sink::Plain(Place::Limited(file, limit.clone())),
             other => other,
         };
@@ -256,6 +258,41 @@ impl Output {
     #[expect(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
     pub fn limited(self, _: &Limit) -> Result<Self> {
         Ok(self)
+    }
+
+    /// Lets a pipe hold more, so that neither end waits for the other as often. Not for a live stream, of which
+    /// everything that a slow reader has not come to grows old there.
+    #[must_use]
+    pub fn roomy(self) -> Self {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::pipe::fcntl_setpipe_size;
+            if let Sink::Plain(Place::Special(file)) = &self.sink {
+                // What is no pipe, or may not grow, is as good as it is.
+                let _ = fcntl_setpipe_size(file, PIPE);
+            }
+        }
+        self
+    }
+
+    /// Writes all that was set aside, from its start.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read or written.
+    pub fn spooled(&mut self, spool: SpooledTempFile) -> io::Result<()> {
+        let mut file = match spool.into_inner() {
+            SpooledData::InMemory(bytes) => return self.write_all(bytes.get_ref()),
+            SpooledData::OnDisk(file) => file,
+        };
+        file.rewind()?;
+        #[cfg(target_os = "linux")]
+        if let Sink::Plain(Place::Special(pipe)) = &self.sink {
+            let given = give(&file, pipe);
+            self.failed |= given.is_err();
+            given?;
+        }
+        io::copy(&mut BufReader::with_capacity(COPY, file), self).map(|_| ())
     }
 
     /// Gives up a target that could not be written to: a file that is in its place ends where it was last
@@ -302,6 +339,7 @@ impl Output {
     }
 
     fn append(&mut self, head: &[u8], rest: &mut impl Read) -> Result<()> {
+        let rest = &mut BufReader::with_capacity(COPY, rest);
         let place = match &mut self.sink {
             Sink::Plain(place) => place,
             Sink::Packed(encoder) => {
@@ -416,6 +454,21 @@ impl Write for Output {
     }
 }
 
+impl Place {
+    /// Standard output, without the buffer of lines that the one of the library has.
+    #[cfg(unix)]
+    fn standard() -> io::Result<Self> {
+        use std::os::fd::AsFd;
+        Ok(Place::Special(io::stdout().as_fd().try_clone_to_owned()?.into()))
+    }
+
+    #[cfg(not(unix))]
+    #[expect(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
+    fn standard() -> io::Result<Self> {
+        Ok(Place::Standard)
+    }
+}
+
 impl Write for Place {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -456,6 +509,22 @@ fn write_limited(file: &mut File, bytes: &[u8], limit: &Limit) -> io::Result<usi
             }
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return file.write(&bytes[..bytes.len().min(PIECE)]),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Has the system give the rest of a file, which nobody changes any more, to a pipe, without a copy, as far as it
+/// can.
+#[cfg(target_os = "linux")]
+fn give(file: &File, pipe: &File) -> io::Result<()> {
+    use rustix::io::Errno;
+    use rustix::pipe::{SpliceFlags, splice};
+    loop {
+        match splice(file, None, pipe, None, PIPE, SpliceFlags::empty()) {
+            // Nothing is left, or it is no pipe.
+            Ok(0) | Err(Errno::INVAL) => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
