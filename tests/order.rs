@@ -133,9 +133,9 @@ fn samples_of(text: &[u8]) -> BTreeMap<u64, Vec<(u64, u8, Vec<u32>)>> {
         assert!(columns.start_usec >= last, "messages go forward in time");
         last = columns.start_usec;
         for thread in columns.threads() {
-            for ((time, status), node) in thread.times_usec.iter().zip(&thread.status).zip(&thread.stack) {
+            for ((time, status), node) in thread.times_usec.iter().zip(&thread.status).zip(thread.nodes()) {
                 let mut stack = Vec::new();
-                let mut node = *node;
+                let mut node = node;
                 while node != u32::MAX {
                     stack.push(names[&columns.stack_frame_id[node as usize]]);
                     node = columns.stack_parent[node as usize];

@@ -74,8 +74,42 @@ struct Cursor<'a> {
     thread: usize,
     next: usize,
     end: usize,
+    /// Number of the next sample's run of one stack, and the sample behind that run.
+    run: usize,
+    run_end: usize,
     /// The node of the thread's last stack, once it has one in this message.
     node: Option<u32>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(columns: &'a ThreadColumns, thread: usize, range: &Range<usize>) -> Self {
+        let mut cursor = Cursor { columns, thread, next: 0, end: range.end, run: 0, run_end: 0, node: None };
+        cursor.run_end = columns.stacks.first().map_or(0, |(_, samples)| *samples);
+        while cursor.run_end <= range.start && cursor.run + 1 < columns.stacks.len() {
+            cursor.next_run();
+        }
+        cursor.next = range.start;
+        cursor
+    }
+
+    fn next_run(&mut self) {
+        self.run += 1;
+        self.run_end += self.columns.stacks[self.run].1;
+    }
+
+    /// Goes on to this sample, at most the first of the next run.
+    #[inline]
+    fn go_to(&mut self, sample: usize) {
+        self.next = sample;
+        if sample == self.run_end && sample < self.end {
+            self.next_run();
+        }
+    }
+
+    /// The next sample's node.
+    fn next_node(&self) -> u32 {
+        self.columns.stacks[self.run].0
+    }
 }
 
 impl Merge {
@@ -163,15 +197,8 @@ impl Merge {
             numbers[index] = self.encoder.thread(key);
             self.clocks.resize(self.encoder.threads(), Clock::default());
         }
-        let cursor = |((columns, range), thread): ((&'a ThreadColumns, &Range<usize>), usize)| Cursor {
-            columns,
-            thread,
-            next: range.start,
-            end: range.end,
-            node: None,
-        };
         let chosen = threads.iter().zip(ranges).zip(numbers).filter(|((_, range), _)| !range.is_empty());
-        chosen.map(cursor).collect()
+        chosen.map(|((columns, range), thread)| Cursor::new(columns, thread, range)).collect()
     }
 
     /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
@@ -182,30 +209,29 @@ impl Merge {
         columns: &RawColumns,
         definitions: &Definitions,
     ) -> Option<(u64, u64)> {
-        let ThreadColumns { times_usec, status, stack, .. } = cursor.columns;
-        if cursor.node.is_none() && self.is_stack(cursor.thread, stack[cursor.next], columns, definitions) {
-            cursor.node = Some(stack[cursor.next]);
+        let ThreadColumns { times_usec, status, .. } = cursor.columns;
+        let node = cursor.next_node();
+        if cursor.node.is_none() && self.is_stack(cursor.thread, node, columns, definitions) {
+            cursor.node = Some(node);
         }
         let clock = &mut self.clocks[cursor.thread];
-        let left = cursor.next..cursor.end;
-        let same = cursor.node.map_or(0, |node| {
-            stack[left.clone()].iter().position(|other| *other != node).unwrap_or(left.len())
-        });
-        let samples = times_usec[left.clone()].iter().zip(&status[left]);
-        let mut taken = 0;
-        let mut run = self.encoder.run(cursor.thread);
-        for (time, status) in samples.take(same) {
-            if run.is_full() {
-                break;
+        if cursor.node == Some(node) {
+            let same = cursor.next..cursor.run_end.min(cursor.end);
+            let mut taken = 0;
+            let mut run = self.encoder.run(cursor.thread);
+            for (time, status) in times_usec[same.clone()].iter().zip(&status[same]) {
+                if run.is_full() {
+                    break;
+                }
+                clock.pass(clock.place(*time));
+                run.repeat(*time, *status);
+                taken += 1;
             }
-            clock.pass(clock.place(*time));
-            run.repeat(*time, *status);
-            taken += 1;
+            cursor.go_to(cursor.next + taken);
+            if self.is_cut(node) {
+                self.cut_stacks += taken as u64;
+            }
         }
-        if taken > 0 && self.is_cut(cursor.node.unwrap_or(ROOT)) {
-            self.cut_stacks += taken as u64;
-        }
-        cursor.next += taken;
         let next = times_usec[..cursor.end].get(cursor.next)?;
         Some(self.clocks[cursor.thread].place(*next))
     }
@@ -240,7 +266,7 @@ impl Merge {
         writer: &mut Writer<W>,
     ) {
         let (time, status) = (cursor.columns.times_usec[cursor.next], cursor.columns.status[cursor.next]);
-        let node = cursor.columns.stack[cursor.next];
+        let node = cursor.next_node();
         let shared = self.new_frames(cursor, node, columns, definitions, writer);
         let old = self.encoder.stack(cursor.thread).len();
         if self.frames.is_empty() && shared == old {
@@ -256,7 +282,7 @@ impl Merge {
         }
         self.clocks[cursor.thread].pass(place);
         cursor.node = Some(node);
-        cursor.next += 1;
+        cursor.go_to(cursor.next + 1);
     }
 
     /// Puts the frames of `node` that come on top of the thread's stack into `self.frames`, innermost first,

@@ -149,10 +149,10 @@ impl StreamCounts {
         let StreamCounts { columns, session, ids, of_samples, samples, .. } = self;
         samples.any = true;
         let mut of_node = vec![0u64; columns.stack_frame_id.len()];
-        for node in columns.threads().iter().flat_map(|thread| &thread.stack) {
+        for (node, times) in columns.threads().iter().flat_map(|thread| &thread.stacks) {
             match of_node.get_mut(*node as usize) {
-                Some(count) => *count += 1,
-                None => samples.empty += 1,
+                Some(count) => *count += *times as u64,
+                None => samples.empty += *times as u64,
             }
         }
         let mut seen = Vec::new();

@@ -79,8 +79,29 @@ pub struct ThreadColumns {
     pub times_usec: Vec<u64>,
     /// Status bytes.
     pub status: Vec<u8>,
-    /// Nodes; [`u32::MAX`] for an empty stack.
-    pub stack: Vec<u32>,
+    /// (node, number of samples in a row), no two of one node in a row; [`u32::MAX`] for an empty stack.
+    pub stacks: Vec<(u32, usize)>,
+}
+
+impl ThreadColumns {
+    /// Node of each sample; [`u32::MAX`] for an empty stack.
+    pub fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.stacks.iter().flat_map(|(node, samples)| std::iter::repeat_n(*node, *samples))
+    }
+
+    /// Samples with an empty stack.
+    pub fn empty(&self) -> usize {
+        self.stacks.iter().filter(|(node, _)| *node == NULL).map(|(_, samples)| samples).sum()
+    }
+
+    /// Adds samples with the stack of this node.
+    #[inline(always)]
+    pub(super) fn push_stack(&mut self, node: u32, samples: usize) {
+        match self.stacks.last_mut() {
+            Some((last, before)) if *last == node => *before += samples,
+            _ => self.stacks.push((node, samples)),
+        }
+    }
 }
 
 impl RawColumns {
@@ -103,7 +124,7 @@ impl RawColumns {
         self.used += 1;
         thread.times_usec.clear();
         thread.status.clear();
-        thread.stack.clear();
+        thread.stacks.clear();
         thread
     }
 
@@ -119,8 +140,10 @@ impl RawColumns {
         let mut samples = 0;
         for thread in self.threads() {
             same_len("ts_delta_usec and status", thread.times_usec.len(), thread.status.len())?;
-            same_len("ts_delta_usec and stack", thread.times_usec.len(), thread.stack.len())?;
-            if let Some(node) = thread.stack.iter().find(|node| **node != NULL && **node as usize >= nodes) {
+            let stacks = thread.stacks.iter().map(|(_, samples)| samples).sum();
+            same_len("ts_delta_usec and stack", thread.times_usec.len(), stacks)?;
+            let has_node = |node: u32| node == NULL || (node as usize) < nodes;
+            if let Some((node, _)) = thread.stacks.iter().find(|(node, _)| !has_node(*node)) {
                 return Err(Error::stream(format!(
                     "a sample has the stack {node}, out of range (0..{nodes})"
                 )));
@@ -325,8 +348,8 @@ fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
         }
         next.status.extend(thread.status);
         match thread.stack {
-            Some(nodes) => next.stack.extend(nodes.iter().map(|node| node.0)),
-            None => next.stack.resize(next.status.len(), NULL),
+            Some(nodes) => nodes.iter().for_each(|node| next.push_stack(node.0, 1)),
+            None => next.push_stack(NULL, next.status.len()),
         }
     }
     Ok(())

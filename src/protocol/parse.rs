@@ -88,26 +88,21 @@ impl Text<'_> {
         }
     }
 
-    /// A list in which values come in runs: what is spelled as the value before it is that value again.
+    /// A list in which values come in runs: what is spelled as the value before it is that value again. `each` is
+    /// told a value and how often it comes.
     #[inline(always)]
-    fn runs<T: Copy>(
+    fn runs<T>(
         &mut self,
-        values: &mut Vec<T>,
         item: impl Fn(&[u8], usize) -> Option<(T, usize)>,
+        mut each: impl FnMut(T, usize),
     ) -> Option<()> {
         self.column(|bytes, at| {
             let (value, end) = item(bytes, at)?;
-            values.push(value);
-            if bytes.get(end) != Some(&b',') {
-                return Some(end);
-            }
             let length = end + 1 - at;
-            let times = repeats(bytes, end + 1, length);
-            if times > 0 {
-                values.resize(values.len() + times, value);
-            }
+            let again = if bytes.get(end) == Some(&b',') { repeats(bytes, end + 1, length) } else { 0 };
+            each(value, 1 + again);
             // Each is as long as the first with its comma, so this is the comma behind the last.
-            Some(end + times * length)
+            Some(end + again * length)
         })
     }
 
@@ -126,14 +121,18 @@ impl Text<'_> {
             Some(end)
         })?;
         self.key(b",\"status\":")?;
-        self.runs(&mut thread.status, |bytes, at| {
+        let status = |bytes: &[u8], at| {
             let (status, end) = number(bytes, at)?;
             Some((u8::try_from(status).ok()?, end))
+        };
+        self.runs(status, |status, times| match times {
+            1 => thread.status.push(status),
+            _ => thread.status.resize(thread.status.len() + times, status),
         })?;
         if self.key(b",\"stack\":").is_some() {
-            self.runs(&mut thread.stack, node)?;
+            self.runs(node, |node, times| thread.push_stack(node, times))?;
         } else {
-            thread.stack.resize(thread.status.len(), NULL);
+            thread.push_stack(NULL, thread.status.len());
         }
         self.key(b"}")
     }

@@ -315,7 +315,7 @@ impl Run {
             total.samples += thread.times_usec.len() as u64;
             let (first, last) = (thread.times_usec.iter().min(), thread.times_usec.iter().max());
             total.span_us = join(total.span_us, first.copied().zip(last.copied()));
-            empty += thread.stack.iter().filter(|node| **node == u32::MAX).count() as u64;
+            empty += thread.empty() as u64;
         }
         *self.samples_raw.get_or_insert(0) += columns.samples;
         *self.samples_raw_empty.get_or_insert(0) += empty;

@@ -80,7 +80,8 @@ pub(super) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Rep
         if thread.status.is_empty() && columns.samples > 0 {
             report.say(format!("thread {} has no sample in the message", thread.thread_id));
         }
-        thread.stack.iter().filter(|node| **node != NULL).for_each(|node| used[*node as usize] = true);
+        let nodes = thread.stacks.iter().map(|(node, _)| *node);
+        nodes.filter(|node| *node != NULL).for_each(|node| used[node as usize] = true);
     }
     columns.stack_parent.iter().filter(|node| **node != NULL).for_each(|node| used[*node as usize] = true);
     let idle = used.iter().filter(|used| !**used).count();
@@ -145,7 +146,7 @@ impl Threads {
                 high = high.max(time);
             }
             sums.cover(low, high);
-            sums.empty += thread.stack.iter().filter(|node| **node == NULL).count() as u64;
+            sums.empty += thread.empty() as u64;
             sums.threads += u64::from(before.is_none_or(|thread| thread.batch != batch));
             last = last.max(Some(place));
             self.known.insert(key, Thread { place, batch });

@@ -129,8 +129,8 @@ fn header(meta: Option<&Meta>) -> Value {
 /// A `raw` message; a difference of times that no signed number of 64 bits can hold is written modulo
 /// 2^64.
 fn raw(envelope: [(&str, Value); 4], columns: &RawColumns) -> Value {
-    let node = |node: &u32| if *node == NULL { Value::Nil } else { Value::from(*node) };
-    let nodes = |nodes: &[u32]| Value::Array(nodes.iter().map(node).collect());
+    let node = |node: u32| if node == NULL { Value::Nil } else { Value::from(node) };
+    let nodes = |nodes: &[u32]| Value::Array(nodes.iter().copied().map(node).collect());
     let mut message = map(envelope);
     message.extend(map([
         ("batch", Value::from(columns.batch)),
@@ -158,8 +158,8 @@ fn raw(envelope: [(&str, Value); 4], columns: &RawColumns) -> Value {
             ("ts_delta_usec", Value::Array(deltas.collect())),
             ("status", Value::Array(thread.status.iter().map(|status| Value::from(*status)).collect())),
         ]);
-        if thread.stack.iter().any(|node| *node != NULL) {
-            entries.extend(map([("stack", nodes(&thread.stack))]));
+        if thread.empty() < thread.status.len() {
+            entries.extend(map([("stack", Value::Array(thread.nodes().map(node).collect()))]));
         }
         Value::Map(entries)
     });
