@@ -36,8 +36,9 @@ pub(crate) struct Merge {
     /// Of each of the encoder's threads.
     clocks: Vec<Clock>,
     cut_stacks: u64,
-    /// Of each node of the current message.
+    /// Of each node of the current message, and the greatest.
     depth: Vec<u32>,
+    deepest: usize,
     /// The profile's index of each node's frame, once it was looked up in this message.
     index: Vec<Option<u32>>,
     frames: Vec<u32>,
@@ -119,6 +120,7 @@ impl Merge {
             clocks: Vec::new(),
             cut_stacks: 0,
             depth: Vec::new(),
+            deepest: 0,
             index: Vec::new(),
             frames: Vec::new(),
         }
@@ -163,6 +165,7 @@ impl Merge {
             let depth = if *parent == ROOT { 0 } else { self.depth[*parent as usize] };
             self.depth.push(depth + 1);
         }
+        self.deepest = self.depth.iter().max().map_or(0, |depth| *depth as usize);
         self.index.clear();
         self.index.resize(columns.stack_frame_id.len(), None);
         let mut cursors = self.cursors(columns, ranges);
@@ -296,26 +299,31 @@ impl Merge {
         writer: &mut Writer<W>,
     ) -> usize {
         self.frames.clear();
-        let depth = |node: u32| if node == ROOT { 0 } else { self.depth[node as usize] as usize };
         // Where the last stack is a node of this message, the nodes' common ancestor tells.
         if let Some(last) = cursor.node
-            && depth(last).max(depth(node)) <= STACK_DEPTH
+            && self.deepest <= STACK_DEPTH
         {
+            // A parent has a lower number than its children, and no node at all the lowest.
+            let is_above = |a: u32, b: u32| a.wrapping_add(1) > b.wrapping_add(1);
             let (mut old, mut new) = (last, node);
+            let mut popped = 0;
             while old != new {
-                if depth(new) >= depth(old) {
+                while is_above(new, old) {
                     let index = &mut self.index[new as usize];
                     let id = columns.stack_frame_id[new as usize];
                     self.frames.push(*index.get_or_insert_with(|| definitions.frame(id, writer)));
                     new = columns.stack_parent[new as usize];
-                } else {
+                }
+                while is_above(old, new) {
+                    popped += 1;
                     old = columns.stack_parent[old as usize];
                 }
             }
             // Equal frames in nodes of their own, which we don't write but others may.
-            let shared = depth(new);
-            let rest = &self.encoder.stack(cursor.thread)[shared..];
-            let equal = rest.iter().zip(self.frames.iter().rev()).take_while(|(a, b)| a == b).count();
+            let stack = self.encoder.stack(cursor.thread);
+            let shared = stack.len() - popped;
+            let equal = stack[shared..].iter().zip(self.frames.iter().rev()).take_while(|(a, b)| a == b);
+            let equal = equal.count();
             self.frames.truncate(self.frames.len() - equal);
             return shared + equal;
         }

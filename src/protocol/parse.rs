@@ -114,9 +114,18 @@ impl Text<'_> {
         self.key(b",\"ts_delta_usec\":")?;
         let mut time = start;
         self.column(|bytes, at| {
-            let is_back = bytes.get(at) == Some(&b'-');
-            let (delta, end) = number(bytes, at + usize::from(is_back))?;
-            time = if is_back { time.checked_sub(delta)? } else { time.checked_add(delta)? };
+            // A branch for what is rare, not a sum: where the next number is must not wait for it.
+            let end = match number(bytes, at) {
+                Some((delta, end)) => {
+                    time = time.checked_add(delta)?;
+                    end
+                }
+                None => {
+                    let (delta, end) = negative(bytes, at)?;
+                    time = time.checked_sub(delta)?;
+                    end
+                }
+            };
             thread.times_usec.push(time);
             Some(end)
         })?;
@@ -166,6 +175,12 @@ fn number(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
         None => long_number(bytes, at),
     };
     (length > 0).then_some((number, at + length))
+}
+
+/// The magnitude of a number with a minus before it, and the place behind it.
+#[cold]
+fn negative(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    if bytes.get(at) == Some(&b'-') { number(bytes, at + 1) } else { None }
 }
 
 /// A number of at most seven digits that is followed by something else, and its length, out of eight bytes.
