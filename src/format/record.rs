@@ -22,7 +22,7 @@ pub(crate) const SUFFIX: u8 = 2;
 pub(crate) const POP_PUSH: u8 = 3;
 
 const HEAD: usize = 13;
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 128 * 1024;
 /// No record but REPEAT is longer; REPEAT is read entry by entry.
 const RECORD_MAX: usize = HEAD + 2 * varint::MAX_LEN + 1 + (STACK_DEPTH + 2) * varint::MAX_LEN;
 /// Entries that [`RecordReader::mark_entries`] holds ready.
@@ -314,11 +314,11 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// Sees to it that the bytes of up to [`ENTRIES_AT_ONCE`] entries are there, so that they can be read
-    /// again after [`RecordReader::back_to`].
+    /// Sees to it that the bytes of `count` entries, at most [`ENTRIES_AT_ONCE`], are there, so that they can be
+    /// read again after [`RecordReader::back_to`].
     #[inline]
-    pub fn mark_entries(&mut self) -> Mark {
-        self.fill(ENTRIES_AT_ONCE as usize * ENTRY_MAX);
+    pub fn mark_entries(&mut self, count: u32) -> Mark {
+        self.fill(count as usize * ENTRY_MAX);
         Mark(self.pos)
     }
 

@@ -371,7 +371,7 @@ impl Scanner {
         let mut left = count;
         while left > 0 {
             let step = left.min(self.horizon.step());
-            let mark = reader.mark_entries();
+            let mark = reader.mark_entries(step);
             let sum = reader.sum_entries(step).map_err(|fault| self.broken(count, fault))?;
             match sum.and_then(|sum| time.checked_add(sum)) {
                 Some(last) if time >= high => {

@@ -11,7 +11,7 @@ use crate::limits::SPOOL_MEMORY;
 use crate::stream::address::{Address, SocketAddress};
 use crate::stream::peer::Network;
 
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 64 * 1024;
 
 /// A file, standard input, or a socket.
 #[derive(Clone)]
