@@ -84,9 +84,13 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         }
         messages.warning(&name, &format!("{joined} profiles one behind the other; each becomes a run"));
     }
+    if args.threads.is_none_or(|threads| threads.get() > 1) {
+        runs.beside();
+    }
     let framing = sequence.framing();
     while let Some(part) = sequence.next(&mut source).map_err(named)? {
         runs.part(&name, framing, part)?;
+        runs.hand_over()?;
         source.forget(sequence.position()).map_err(|error| named(error.into()))?;
     }
     runs.end_input(&name)

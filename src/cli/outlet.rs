@@ -132,6 +132,24 @@ impl Outlet {
         Ok(outlet)
     }
 
+    /// Writes on a thread of its own, where there is one pipe to write to.
+    pub fn beside(&mut self) {
+        if self.live.is_none() && self.outputs.len() == 1 {
+            let outputs = std::mem::take(&mut self.outputs);
+            self.outputs = outputs.into_iter().map(|(name, output)| (name, output.beside())).collect();
+        }
+    }
+
+    /// Lets such a thread have what was written so far.
+    ///
+    /// # Errors
+    ///
+    /// What could not be written.
+    pub fn hand_over(&mut self) -> io::Result<()> {
+        let [(name, output)] = self.outputs.as_mut_slice() else { return Ok(()) };
+        output.hand_over().inspect_err(|_| self.failed = Some(name.clone()))
+    }
+
     /// Waits for as many readers as were asked for, which the first write does otherwise.
     ///
     /// # Errors

@@ -174,6 +174,19 @@ impl<'a> Runs<'a> {
         }
     }
 
+    /// Writes on a thread of its own, where that is of use. What it has to write waits for more, up to
+    /// [`Runs::hand_over`].
+    pub fn beside(&mut self) {
+        self.output.place().beside();
+    }
+
+    /// Has all written that there is of the parts so far.
+    pub fn hand_over(&mut self) -> Result<()> {
+        let outlet = self.output.place();
+        let handed = outlet.hand_over();
+        handed.map_err(|error| outlet.named(error.into()))
+    }
+
     /// Whether writing has failed, and not reading.
     pub fn output_failed(&mut self) -> bool {
         self.output.place().failed().is_some()

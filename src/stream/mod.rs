@@ -6,6 +6,8 @@
 #[cfg(feature = "cli")]
 mod address;
 #[cfg(feature = "cli")]
+mod beside;
+#[cfg(feature = "cli")]
 mod input;
 #[cfg(feature = "cli")]
 mod limit;

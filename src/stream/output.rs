@@ -12,6 +12,7 @@ use tempfile::{NamedTempFile, SpooledData, SpooledTempFile};
 use crate::error::{Error, Result};
 use crate::stream::Input;
 use crate::stream::address::{Address, SocketAddress};
+use crate::stream::beside::Beside;
 use crate::stream::limit::Limit;
 use crate::stream::peer::Network;
 use crate::stream::socket::Socket;
@@ -211,6 +212,8 @@ enum Place {
     Standard,
     /// A device or a pipe.
     Special(File),
+    /// The same, written to on a thread of its own.
+    Beside(Beside),
     /// The same, for whose reader nobody waits longer than this.
     #[cfg(unix)]
     Limited(File, Limit),
@@ -273,6 +276,29 @@ impl Output {
             }
         }
         self
+    }
+
+    /// Writes to a pipe or a device on a thread of its own. Errors are told late, at the latest by
+    /// [`Output::commit`].
+    #[must_use]
+    pub fn beside(mut self) -> Self {
+        self.sink = match self.sink {
+            Sink::Plain(Place::Special(file)) => Sink::Plain(Place::Beside(Beside::new(file))),
+            other => other,
+        };
+        self
+    }
+
+    /// Lets such a thread have what was written so far, which does not wait for more.
+    ///
+    /// # Errors
+    ///
+    /// What could not be written.
+    pub fn hand_over(&mut self) -> io::Result<()> {
+        let Sink::Plain(Place::Beside(beside)) = &mut self.sink else { return Ok(()) };
+        let handed = beside.hand_over();
+        self.failed |= handed.is_err();
+        handed
     }
 
     /// Writes all that was set aside, from its start.
@@ -355,7 +381,7 @@ impl Output {
                 io::copy(rest, place)?;
                 Ok(place.flush()?)
             }
-            Place::Standard | Place::Special(_) | Place::Socket(_) => {
+            Place::Standard | Place::Special(_) | Place::Beside(_) | Place::Socket(_) => {
                 place.write_all(head)?;
                 io::copy(rest, place)?;
                 Ok(place.flush()?)
@@ -421,6 +447,7 @@ impl Output {
         match place {
             Place::Standard => io::stdout().flush()?,
             Place::Special(mut file) => file.flush()?,
+            Place::Beside(mut beside) => beside.finish()?,
             #[cfg(unix)]
             Place::Limited(mut file, _) => file.flush()?,
             Place::Socket(socket) => socket.shutdown(Shutdown::Write),
@@ -474,6 +501,7 @@ impl Write for Place {
         match self {
             Place::Standard => io::stdout().write(bytes),
             Place::Special(file) => file.write(bytes),
+            Place::Beside(beside) => beside.write(bytes),
             #[cfg(unix)]
             Place::Limited(file, limit) => write_limited(file, bytes, limit),
             Place::Socket(socket) => socket.write(bytes),
@@ -486,6 +514,7 @@ impl Write for Place {
         match self {
             Place::Standard => io::stdout().flush(),
             Place::Special(file) => file.flush(),
+            Place::Beside(beside) => beside.flush(),
             #[cfg(unix)]
             Place::Limited(file, _) => file.flush(),
             Place::Socket(socket) => socket.flush(),
@@ -561,4 +590,50 @@ fn place_of(path: &Path) -> PathBuf {
 /// The folder that a path is in.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn what_was_set_aside_goes_to_pipes_and_files_from_its_start() {
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+        // In memory, and in a file.
+        for memory in [bytes.len() + 1, 10] {
+            let spool = || {
+                let mut spool = SpooledTempFile::new(memory);
+                spool.write_all(&bytes).expect("room");
+                spool
+            };
+            let (mut reader, writer) = io::pipe().expect("a pipe");
+            let place = Place::Special(OwnedFd::from(writer).into());
+            let mut output = Output::new(place, false).expect("an output").roomy();
+            let read = std::thread::spawn(move || {
+                let mut found = Vec::new();
+                reader.read_to_end(&mut found).map(|_| found)
+            });
+            output.spooled(spool()).expect("written");
+            output.commit().expect("written");
+            assert!(read.join().expect("no panic").expect("bytes") == bytes);
+
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("file");
+            let mut output = Target::File(path.clone()).open().expect("a file");
+            output.spooled(spool()).expect("written");
+            output.commit().expect("written");
+            assert!(fs::read(path).expect("bytes") == bytes);
+
+            // Nobody reads.
+            let (reader, writer) = io::pipe().expect("a pipe");
+            drop(reader);
+            let place = Place::Special(OwnedFd::from(writer).into());
+            let mut output = Output::new(place, false).expect("an output");
+            let error = output.spooled(spool()).expect_err("refused");
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+            assert!(output.failed());
+        }
+    }
 }
