@@ -84,7 +84,7 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         }
         messages.warning(&name, &format!("{joined} profiles one behind the other; each becomes a run"));
     }
-    if args.threads.is_none_or(|threads| threads.get() > 1) {
+    if threads(args.threads) != 1 {
         runs.beside();
     }
     let framing = sequence.framing();

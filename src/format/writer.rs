@@ -66,9 +66,8 @@ impl<W: Write> Write for Region<W> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Starts a profile at the start of `sink`. With more than one thread (0: one a
-    /// core) the samples are packed beside the
-    /// caller, to the same bytes.
+    /// Starts a profile at the start of `sink`. With more than one thread (0: one a core) the samples are packed
+    /// beside the caller, to the same bytes.
     ///
     /// # Errors
     ///

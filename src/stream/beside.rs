@@ -38,7 +38,8 @@ impl Beside {
         Beside { block: Vec::new(), state: State::Idle(file) }
     }
 
-    /// Lets the thread have what was written so far, and does not wait for it.
+    /// Lets the thread have what was written so far, and does not wait for it. Before there is a whole block, and
+    /// so a thread, it is written here.
     ///
     /// # Errors
     ///
@@ -48,6 +49,11 @@ impl Beside {
             return Ok(());
         }
         self.state = match mem::replace(&mut self.state, State::Failed) {
+            // A thread is worth less than it costs where this is all.
+            State::Idle(file) if self.block.len() < BLOCK => {
+                self.state = State::Idle(file);
+                return self.finish();
+            }
             State::Idle(file) => State::Running(Writer::start(file)),
             other => other,
         };
