@@ -27,6 +27,10 @@ mod sinks;
 #[cfg(feature = "cli")]
 mod socket;
 #[cfg(feature = "cli")]
+mod target;
+#[cfg(feature = "cli")]
+mod unfinished;
+#[cfg(feature = "cli")]
 mod web;
 
 #[cfg(feature = "cli")]
@@ -37,7 +41,7 @@ pub use input::{Input, ProfileSource, unpacked};
 pub use limit::Limit;
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
-pub use output::{Output, Target, before_unfinished, folder_of, remove_unfinished};
+pub use output::Output;
 #[cfg(feature = "cli")]
 pub use peer::{Network, Notice};
 #[cfg(feature = "cli")]
@@ -50,3 +54,7 @@ pub use secret::Token;
 pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};
 #[cfg(all(feature = "cli", unix))]
 pub use socket::{BindFault, PrivateListener};
+#[cfg(feature = "cli")]
+pub use target::{Target, folder_of};
+#[cfg(feature = "cli")]
+pub use unfinished::{before_unfinished, remove_unfinished};

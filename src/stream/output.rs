@@ -1,21 +1,18 @@
-//! Where bytes go.
+//! Where bytes go: an open target.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
-use same_file::Handle;
 use tempfile::{NamedTempFile, SpooledData, SpooledTempFile};
 
-use crate::error::{Error, Result};
-use crate::stream::Input;
-use crate::stream::address::{Address, SocketAddress};
+use crate::error::Result;
 use crate::stream::beside::Beside;
 use crate::stream::limit::Limit;
-use crate::stream::peer::Network;
 use crate::stream::socket::Socket;
+use crate::stream::target::folder_of;
+use crate::stream::unfinished::end_unfinished;
 
 /// Of the zstd frame around a packed output.
 const PACKING_LEVEL: i32 = 3;
@@ -26,174 +23,6 @@ const COPY: usize = 256 * 1024;
 /// Bytes that a pipe is asked to hold, where it may be asked: the most that Linux grants to everyone.
 #[cfg(target_os = "linux")]
 const PIPE: usize = 1024 * 1024;
-
-/// The files in the making and the names of sockets, for a process that ends before they are done with.
-static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// Removes every file that is still in the making, for a process that is about to end.
-pub fn remove_unfinished() {
-    let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in paths.drain(..) {
-        // What cannot be removed stays; nobody is there to be told.
-        let _ = fs::remove_file(path);
-    }
-}
-
-type Prepare = fn() -> io::Result<()>;
-
-/// Called once, before there is the first of them.
-static BEFORE_UNFINISHED: Mutex<Option<Prepare>> = Mutex::new(None);
-
-/// Has `prepare` called before there is anything that [`remove_unfinished`] removes, if there ever is.
-pub fn before_unfinished(prepare: Prepare) {
-    *BEFORE_UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepare);
-}
-
-/// Something is about to be made that is to be removed with [`remove_unfinished`].
-pub(super) fn prepare_unfinished() -> io::Result<()> {
-    let prepare = BEFORE_UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).take();
-    prepare.map_or(Ok(()), |prepare| prepare())
-}
-
-/// It is made.
-pub(super) fn begin_unfinished(path: PathBuf) {
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path);
-}
-
-/// It is finished, or gone.
-pub(super) fn end_unfinished(made: &Path) {
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != made);
-}
-
-/// Puts a file in the making into its place.
-fn persist(file: NamedTempFile, path: &Path) -> Result<File> {
-    let made = file.path().to_path_buf();
-    let file = file.persist(path).map_err(|error| error.error)?;
-    end_unfinished(&made);
-    sync_folder(path)?;
-    Ok(file)
-}
-
-/// A file, standard output, or a socket.
-#[derive(Clone)]
-pub enum Target {
-    /// `-`, or nothing.
-    Standard,
-    /// A path, or `file:PATH`.
-    File(PathBuf),
-    /// Whoever is at the other end of a socket.
-    Socket(SocketAddress, Network),
-}
-
-impl Target {
-    /// The target that an argument names.
-    ///
-    /// # Errors
-    ///
-    /// An address that breaks the rules, or needs a token.
-    pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Target> {
-        Ok(match network.address(argument)? {
-            Address::Standard => Target::Standard,
-            Address::File(path) => Target::File(path),
-            Address::Socket(address) => Target::Socket(address, network.clone()),
-        })
-    }
-
-    /// Whether it is read while it is written, by somebody who may be slow.
-    pub fn is_pipe(&self) -> bool {
-        match self {
-            Target::Standard => true,
-            Target::File(path) => fs::metadata(path).is_ok_and(|found| !found.is_file()),
-            Target::Socket(..) => false,
-        }
-    }
-
-    /// Its name for messages.
-    pub fn name(&self) -> String {
-        match self {
-            Target::Standard => "standard output".to_string(),
-            Target::File(path) => path.display().to_string(),
-            Target::Socket(address, _) => address.to_string(),
-        }
-    }
-
-    /// Whether what is written is packed with zstd, by the ending of its name.
-    fn is_packed(&self) -> bool {
-        matches!(self, Target::File(path) if path.extension().is_some_and(|ending| ending == "zst"))
-    }
-
-    /// Whether both are the same place, however they are spelled.
-    pub fn is_same_place(&self, other: &Target) -> bool {
-        match (self, other) {
-            (Target::Standard, Target::Standard) => true,
-            (Target::File(one), Target::File(other)) => place_of(one) == place_of(other),
-            (Target::Socket(one, _), Target::Socket(other, _)) => one.to_string() == other.to_string(),
-            _ => false,
-        }
-    }
-
-    /// Refuses a target that is one of the inputs.
-    ///
-    /// # Errors
-    ///
-    /// A usage error that names the file.
-    pub fn check_apart_from(&self, inputs: &[Input]) -> Result<()> {
-        let Target::File(target) = self else { return Ok(()) };
-        let Ok(target_file) = Handle::from_path(target) else { return Ok(()) };
-        for input in inputs {
-            let same = match input {
-                Input::File(path) => Handle::from_path(path).is_ok_and(|handle| handle == target_file),
-                Input::Standard => Handle::stdin().is_ok_and(|handle| handle == target_file),
-                Input::Socket(..) => false,
-            };
-            if same && target.is_file() {
-                return Err(Error::usage(format!("the output {} is the input", target.display())));
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens it for writing. A socket has one other end, which is connected to or waited for: a live stream
-    /// for many readers goes to [`Sinks`](crate::stream::Sinks).
-    ///
-    /// # Errors
-    ///
-    /// A file that cannot be made, an address that cannot be bound or connected to, and a web socket, which
-    /// carries text alone.
-    pub fn open(&self) -> Result<Output> {
-        let path = match self {
-            Target::Standard => return Output::new(Place::standard()?, false),
-            Target::Socket(address, _) if address.is_web() => {
-                return Err(Error::usage("a web socket carries lines of text, not a profile")
-                    .hint("send it by tcp: or unix:"));
-            }
-            Target::Socket(address, network) => {
-                return Output::new(Place::Socket(network.target(address)?), false);
-            }
-            Target::File(path) => path,
-        };
-        // A link stays a link: what it leads to is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        match fs::metadata(&path) {
-            Ok(found) if !found.is_file() => {
-                Output::new(Place::Special(OpenOptions::new().write(true).open(&path)?), false)
-            }
-            found => {
-                let mut builder = tempfile::Builder::new();
-                builder.prefix(".tachyon-jsonl-");
-                #[cfg(unix)]
-                builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-                prepare_unfinished()?;
-                let file = builder.tempfile_in(folder_of(&path))?;
-                begin_unfinished(file.path().to_path_buf());
-                if let Ok(found) = found {
-                    file.as_file().set_permissions(found.permissions())?;
-                }
-                Output::new(Place::File { file, path }, self.is_packed())
-            }
-        }
-    }
-}
 
 /// An open target. A file appears under its name only with [`Output::commit`]; dropped before, it
 /// leaves what was there.
@@ -208,7 +37,7 @@ enum Sink {
     Packed(zstd::stream::write::Encoder<'static, Place>),
 }
 
-enum Place {
+pub(super) enum Place {
     Standard,
     /// A device or a pipe.
     Special(File),
@@ -232,7 +61,7 @@ enum Place {
 }
 
 impl Output {
-    fn new(place: Place, packed: bool) -> Result<Self> {
+    pub(super) fn new(place: Place, packed: bool) -> Result<Self> {
         let sink = if packed {
             Sink::Packed(zstd::stream::write::Encoder::new(place, PACKING_LEVEL)?)
         } else {
@@ -375,17 +204,6 @@ impl Output {
             }
         };
         match place {
-            #[cfg(unix)]
-            Place::Limited(..) => {
-                place.write_all(head)?;
-                io::copy(rest, place)?;
-                Ok(place.flush()?)
-            }
-            Place::Standard | Place::Special(_) | Place::Beside(_) | Place::Socket(_) => {
-                place.write_all(head)?;
-                io::copy(rest, place)?;
-                Ok(place.flush()?)
-            }
             Place::File { file, .. } => {
                 append_to(file.as_file_mut(), 0, head, rest)?;
                 self.put_in_place()
@@ -401,6 +219,11 @@ impl Output {
                     Err(error)
                 }
             },
+            place => {
+                place.write_all(head)?;
+                io::copy(rest, place)?;
+                Ok(place.flush()?)
+            }
         }
     }
 
@@ -484,14 +307,14 @@ impl Write for Output {
 impl Place {
     /// Standard output, without the buffer of lines that the one of the library has.
     #[cfg(unix)]
-    fn standard() -> io::Result<Self> {
+    pub fn standard() -> io::Result<Self> {
         use std::os::fd::AsFd;
         Ok(Place::Special(io::stdout().as_fd().try_clone_to_owned()?.into()))
     }
 
     #[cfg(not(unix))]
     #[expect(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
-    fn standard() -> io::Result<Self> {
+    pub fn standard() -> io::Result<Self> {
         Ok(Place::Standard)
     }
 }
@@ -572,6 +395,15 @@ fn append_to(file: &mut File, at: u64, head: &[u8], rest: &mut impl Read) -> Res
     Ok(size)
 }
 
+/// Puts a file in the making into its place.
+fn persist(file: NamedTempFile, path: &Path) -> Result<File> {
+    let made = file.path().to_path_buf();
+    let file = file.persist(path).map_err(|error| error.error)?;
+    end_unfinished(&made);
+    sync_folder(path)?;
+    Ok(file)
+}
+
 /// Stores that a file is in its place.
 fn sync_folder(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
@@ -581,22 +413,12 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The one spelling of a path, of which the last part need not be there.
-fn place_of(path: &Path) -> PathBuf {
-    let in_folder = || Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?));
-    fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
-}
-
-/// The folder that a path is in.
-pub fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 #[cfg(all(test, unix))]
 mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use crate::stream::Target;
 
     #[test]
     fn what_was_set_aside_goes_to_pipes_and_files_from_its_start() {
@@ -624,7 +446,7 @@ mod tests {
             let mut output = Target::File(path.clone()).open().expect("a file");
             output.spooled(spool()).expect("written");
             output.commit().expect("written");
-            assert!(fs::read(path).expect("bytes") == bytes);
+            assert!(std::fs::read(path).expect("bytes") == bytes);
 
             // Nobody reads.
             let (reader, writer) = io::pipe().expect("a pipe");

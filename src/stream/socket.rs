@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::stream::address::{Host, SocketAddress, Transport};
-use crate::stream::output::{begin_unfinished, end_unfinished, folder_of, prepare_unfinished};
+use crate::stream::target::folder_of;
+use crate::stream::unfinished::{begin_unfinished, end_unfinished, prepare_unfinished};
 
 /// A connection.
 #[derive(Debug)]
