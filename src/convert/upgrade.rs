@@ -8,8 +8,8 @@ use crate::limits;
 use crate::model::{Counts, Frame, Location};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta};
 use crate::protocol::{
-    CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, decode,
-    decode_cpython, is_run_id, split,
+    CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, bodies, decode,
+    decode_cpython, is_run_id,
 };
 
 /// Faults of a run that are told; more are left out.
@@ -212,9 +212,9 @@ impl Run {
         let mut encoder = Encoder::new(&self.id);
         let limit = |encoder: &Encoder, message| max_line - encoder.envelope_len(message);
         let strings = self.strings.iter().map(|(id, bytes)| (*id, bytes.as_slice()));
-        let str_defs = split::str_defs(0, strings, limit(&encoder, MessageType::StrDef));
+        let str_defs = bodies::str_defs(0, strings, limit(&encoder, MessageType::StrDef));
         let frames = self.frames.iter().map(|(id, frame)| (*id, frame_of(frame)));
-        let frame_defs = split::frame_defs(0, frames, limit(&encoder, MessageType::FrameDef));
+        let frame_defs = bodies::frame_defs(0, frames, limit(&encoder, MessageType::FrameDef));
         let head = Agg {
             kind: "frame".to_string(),
             scope: "final".to_string(),
@@ -222,7 +222,7 @@ impl Run {
             ..Agg::default()
         };
         let rows: Vec<_> = self.counts.iter().map(|(frame, counts)| (*frame, *counts)).collect();
-        let aggs = split::aggs(&head, &rows, limit(&encoder, MessageType::Agg));
+        let aggs = bodies::aggs(&head, &rows, limit(&encoder, MessageType::Agg));
         let meta = Meta {
             messages: (str_defs.len() + frame_defs.len() + aggs.len()) as u64,
             sample_interval_usec: self.interval_us,
@@ -233,9 +233,9 @@ impl Run {
         };
         let mut out = Vec::new();
         encoder.message(&mut out, MessageType::Meta, &meta);
-        str_defs.iter().for_each(|body| encoder.message(&mut out, MessageType::StrDef, body));
-        frame_defs.iter().for_each(|body| encoder.frame_def(&mut out, body));
-        aggs.iter().for_each(|body| encoder.agg(&mut out, body));
+        str_defs.iter().for_each(|body| encoder.text(&mut out, MessageType::StrDef, body));
+        frame_defs.iter().for_each(|body| encoder.text(&mut out, MessageType::FrameDef, body));
+        aggs.iter().for_each(|body| encoder.text(&mut out, MessageType::Agg, body));
         for detail in faults {
             let code = if self.has_end { "count_mismatch" } else { "truncated" }.to_string();
             let body = ErrorMessage { code, detail: detail.clone(), offset: None, fatal: true };

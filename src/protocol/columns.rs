@@ -1,5 +1,7 @@
 //! Columns of integers as JSON text. This is most of what a stream holds, so it is made by hand.
 
+use crate::protocol::encode::write_json;
+
 /// The text of 0 to 9999, each with a comma behind it, and its length in the last byte: one load and one
 /// store write a number.
 static SHORT: [[u8; WORD]; 10_000] = short_numbers();
@@ -149,6 +151,43 @@ impl<'a> Column<'a> {
     }
 }
 
+/// Appends a number and a comma.
+#[inline]
+pub(crate) fn append(out: &mut Vec<u8>, value: u64) {
+    match SHORT.get(value as usize) {
+        Some(word) => append_word(out, word),
+        None => {
+            write_json(out, &value);
+            out.push(b',');
+        }
+    }
+}
+
+/// Appends a number or a null, and a comma.
+#[inline]
+pub(crate) fn append_optional(out: &mut Vec<u8>, value: Option<i32>) {
+    match value {
+        None => append_word(out, NULL),
+        Some(value @ 0..) => append(out, value as u64),
+        Some(value) => {
+            out.push(b'-');
+            append(out, u64::from(value.unsigned_abs()));
+        }
+    }
+}
+
+#[inline]
+fn append_word(out: &mut Vec<u8>, word: &[u8; WORD]) {
+    let end = out.len() + usize::from(word[WORD - 1]);
+    out.extend_from_slice(word);
+    out.truncate(end);
+}
+
+/// Whether values that were appended are all null.
+pub(crate) fn is_null(values: &[u8]) -> bool {
+    values.iter().all(|byte| !byte.is_ascii_digit())
+}
+
 /// A column of numbers.
 pub(crate) fn numbers(out: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
     let mut column = Column::open(out);
@@ -208,11 +247,6 @@ pub(crate) fn bytes(out: &mut Vec<u8>, values: &[u8]) {
     column.close();
 }
 
-/// Digits of a number.
-pub(crate) fn digits(value: u64) -> usize {
-    value.checked_ilog10().map_or(1, |log| log as usize + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,7 +266,7 @@ mod tests {
         );
         assert_eq!(text(|out| numbers(out, [].into_iter())), "[]");
         for value in values {
-            assert_eq!(digits(value), value.to_string().len());
+            assert_eq!(text(|out| append(out, value)), format!("{value},"));
         }
     }
 
@@ -264,6 +298,12 @@ mod tests {
         assert_eq!(text(|out| runs(out, &[(7, 1000)], 7)), nulls);
         let some = [Some(3), None, Some(-10_000), None];
         assert_eq!(text(|out| optional(out, some.into_iter())), serde_json::to_string(&some).expect("json"));
+        let appended = text(|out| {
+            let values = some.iter().map(|value| value.map(|value| value as i32));
+            values.for_each(|value| append_optional(out, value));
+        });
+        assert_eq!(appended, "3,null,-10000,null,");
+        assert!(!is_null(appended.as_bytes()) && is_null(b"null,null,") && is_null(b""));
         let status: Vec<u8> = (0..6000u32).map(|at| (at / 7 * at / 900) as u8).collect();
         assert_eq!(text(|out| bytes(out, &status)), serde_json::to_string(&status).expect("json"));
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::ThreadKey;
 use crate::protocol::columns;
-use crate::protocol::message::{Agg, FrameDef, VERSION, all_null};
+use crate::protocol::message::VERSION;
 use crate::protocol::select::MessageType;
 
 /// Stands for null in columns of nodes.
@@ -35,7 +35,7 @@ impl Encoder {
     /// The longest that a line can be around a body of no length, its line feed included.
     pub fn envelope_len(&self, message: MessageType) -> usize {
         let fixed = r#"{"type":"","v":2,"run_id":"","seq":"#.len() + 1;
-        fixed + message.name().len() + self.run_id.len() + columns::digits(u64::MAX)
+        fixed + message.name().len() + self.run_id.len() + 1 + u64::MAX.ilog10() as usize
     }
 
     /// Appends a message to `out`.
@@ -45,17 +45,10 @@ impl Encoder {
         close(out, at);
     }
 
-    /// Appends an `agg` to `out`.
-    pub fn agg(&mut self, out: &mut Vec<u8>, body: &Agg) {
-        let at = self.open(out, MessageType::Agg);
-        write_agg(out, body);
-        close(out, at);
-    }
-
-    /// Appends a `frame_def` to `out`.
-    pub fn frame_def(&mut self, out: &mut Vec<u8>, body: &FrameDef) {
-        let at = self.open(out, MessageType::FrameDef);
-        write_frame_def(out, body);
+    /// Appends a message to `out` whose body is JSON already: an object with at least one key.
+    pub fn text(&mut self, out: &mut Vec<u8>, message: MessageType, body: &[u8]) {
+        let at = self.open(out, message);
+        out.extend_from_slice(body);
         close(out, at);
     }
 
@@ -122,65 +115,6 @@ pub(crate) fn write_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 
 fn number(out: &mut Vec<u8>, value: u64) {
     write_json(out, &value);
-}
-
-/// Appends the body of an `agg` to `out`: serde's text, with the columns made as those of `raw`.
-fn write_agg(out: &mut Vec<u8>, body: &Agg) {
-    const EMPTY: &[u8] = b",\"frame_id\":[],\"self\":[],\"cumulative\":[]}";
-    let Agg { frame_id, self_, cumulative, .. } = body;
-    let head = Agg {
-        batch: body.batch,
-        kind: body.kind.clone(),
-        scope: body.scope.clone(),
-        start_usec: body.start_usec,
-        duration_usec: body.duration_usec,
-        samples_total: body.samples_total,
-        samples_empty: body.samples_empty,
-        ..Agg::default()
-    };
-    write_json(out, &head);
-    debug_assert!(out.ends_with(EMPTY));
-    out.truncate(out.len() - EMPTY.len());
-    key(out, b",\"frame_id\":");
-    columns::numbers(out, frame_id.iter().map(|frame| u64::from(*frame)));
-    key(out, b",\"self\":");
-    columns::numbers(out, self_.iter().copied());
-    key(out, b",\"cumulative\":");
-    columns::numbers(out, cumulative.iter().copied());
-    out.push(b'}');
-}
-
-/// Appends the body of a `frame_def` to `out`, as serde writes it.
-fn write_frame_def(out: &mut Vec<u8>, body: &FrameDef) {
-    let FrameDef { batch, frame_id, path_str_id, func_str_id, line, end_line, col, end_col, opcode } = body;
-    key(out, b"{\"batch\":");
-    number(out, *batch);
-    let ids = [
-        (b",\"frame_id\":".as_slice(), frame_id),
-        (b",\"path_str_id\":", path_str_id),
-        (b",\"func_str_id\":", func_str_id),
-    ];
-    for (name, column) in ids {
-        key(out, name);
-        columns::numbers(out, column.iter().map(|id| u64::from(*id)));
-    }
-    let places = [
-        (b",\"line\":".as_slice(), line),
-        (b",\"end_line\":", end_line),
-        (b",\"col\":", col),
-        (b",\"end_col\":", end_col),
-    ];
-    for (name, column) in places {
-        if !all_null(column) {
-            key(out, name);
-            columns::optional(out, column.iter().flatten().map(|value| value.map(i64::from)));
-        }
-    }
-    if !all_null(opcode) {
-        key(out, b",\"opcode\":");
-        columns::optional(out, opcode.iter().flatten().map(|value| value.map(i64::from)));
-    }
-    out.push(b'}');
 }
 
 /// Borrowed columns of a `raw` message: a call tree, and the samples that point into it.
@@ -257,50 +191,4 @@ impl RawThread<'_> {
 
 fn key(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_are_written_as_serde_writes_them() {
-        let some = Agg {
-            batch: 7,
-            kind: "frame".to_string(),
-            scope: "window".to_string(),
-            start_usec: Some(-5),
-            duration_usec: Some(5_000_000),
-            samples_total: 3,
-            samples_empty: Some(0),
-            frame_id: vec![0, 9999, u32::MAX],
-            self_: vec![0, 10_000, u64::MAX],
-            cumulative: vec![1, 2, 3],
-        };
-        for body in [some, Agg::default()] {
-            let mut text = Vec::new();
-            write_agg(&mut text, &body);
-            assert_eq!(text, serde_json::to_vec(&body).expect("json"));
-        }
-    }
-    #[test]
-    fn definitions_are_written_as_serde_writes_them() {
-        let some = FrameDef {
-            batch: 7,
-            frame_id: vec![0, 1, 10_000],
-            path_str_id: vec![3, 3, u32::MAX],
-            func_str_id: vec![4, 5, 6],
-            line: Some(vec![Some(1), None, Some(i32::MAX)]),
-            end_line: Some(vec![None, None, None]),
-            col: Some(vec![Some(0), None, Some(-7)]),
-            end_col: None,
-            opcode: Some(vec![None, Some(255), None]),
-        };
-        let opcodes = FrameDef { opcode: Some(vec![None; 3]), ..some.clone() };
-        for body in [some, opcodes, FrameDef::default()] {
-            let mut text = Vec::new();
-            write_frame_def(&mut text, &body);
-            assert_eq!(text, serde_json::to_vec(&body).expect("json"));
-        }
-    }
 }

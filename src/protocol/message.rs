@@ -173,7 +173,7 @@ pub struct FrameDef {
     pub opcode: Option<Vec<Option<u8>>>,
 }
 
-pub(super) fn all_null<T>(column: &Option<Vec<Option<T>>>) -> bool {
+fn all_null<T>(column: &Option<Vec<Option<T>>>) -> bool {
     column.as_ref().is_none_or(|column| column.iter().all(Option::is_none))
 }
 

@@ -4,6 +4,7 @@
 //! [`message`] has a struct for each message but `raw`, whose columns are borrowed
 //! ([`Raw`]) when they are written and reused ([`RawColumns`]) when they are read.
 
+pub(crate) mod bodies;
 mod check;
 mod columns;
 mod cpython;
@@ -14,7 +15,6 @@ mod msgpack;
 mod parse;
 mod relay;
 mod select;
-pub(crate) mod split;
 
 pub use check::{Checker, Finding};
 pub(crate) use cpython::CpythonRules;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::Framing;
 use crate::model::{CountTable, RunFacts, Tables};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
-use crate::protocol::{MessageType, split};
+use crate::protocol::{MessageType, bodies};
 
 impl RunStream {
     /// Writes the open batch with this final table, and opens the next.
@@ -37,12 +37,12 @@ impl RunStream {
         let mut str_defs = Vec::new();
         if self.has(MessageType::StrDef) {
             let strings = strings.iter().map(|id| (*id, tables.strings.get(*id).unwrap_or_default()));
-            str_defs = split::str_defs(batch.index, strings, limit(MessageType::StrDef));
+            str_defs = bodies::str_defs(batch.index, strings, limit(MessageType::StrDef));
         }
         let mut frame_defs = Vec::new();
         if self.has(MessageType::FrameDef) {
             let frames = frames.iter().map(|id| (*id, tables.frames[*id as usize]));
-            frame_defs = split::frame_defs(batch.index, frames, limit(MessageType::FrameDef));
+            frame_defs = bodies::frame_defs(batch.index, frames, limit(MessageType::FrameDef));
         }
         let raw_messages: usize = raw.iter().map(|lines| lines.ends.len()).sum();
         let messages = str_defs.len() + frame_defs.len() + raw_messages + aggs.len() + losses.len();
@@ -59,8 +59,8 @@ impl RunStream {
                 )));
             }
         }
-        str_defs.iter().for_each(|body| encoder.message(text, MessageType::StrDef, body));
-        frame_defs.iter().for_each(|body| encoder.frame_def(text, body));
+        str_defs.iter().for_each(|body| encoder.text(text, MessageType::StrDef, body));
+        frame_defs.iter().for_each(|body| encoder.text(text, MessageType::FrameDef, body));
         // Most of the stream: it goes out from where it was made.
         sink.write_all(text)?;
         text.clear();
@@ -72,7 +72,7 @@ impl RunStream {
                 start = *end;
             }
         }
-        aggs.iter().for_each(|body| encoder.agg(text, body));
+        aggs.iter().for_each(|body| encoder.text(text, MessageType::Agg, body));
         losses.iter().for_each(|body| encoder.message(text, MessageType::Loss, body));
         for mut heartbeat in self.heartbeats.waiting.drain(..) {
             heartbeat.batches = batch.index + 1;
@@ -90,8 +90,8 @@ impl RunStream {
         Ok(())
     }
 
-    /// The tables that end with the batch, and the frames in them as used.
-    fn aggs(&mut self, batch: &Batch, whole: Option<CountTable>) -> Vec<Agg> {
+    /// Bodies of the tables that end with the batch, whose frames are noted as used.
+    fn aggs(&mut self, batch: &Batch, whole: Option<CountTable>) -> Vec<Vec<u8>> {
         let limit = self.options.max_line - self.encoder.envelope_len(MessageType::Agg);
         let period = self.options.types.window().map_or(0, |period| period.as_micros() as u64);
         let (low, high) = self.span_us.unwrap_or_default();
@@ -110,7 +110,7 @@ impl RunStream {
                 samples_empty: Some(table.empty),
                 ..Agg::default()
             };
-            messages.extend(split::aggs(&head, &table.rows, limit));
+            messages.extend(bodies::aggs(&head, &table.rows, limit));
         }
         messages
     }
