@@ -96,6 +96,14 @@ impl Counter {
         counts.cumulative += samples;
     }
 
+    /// A frame of this group leaves a stack, after so many samples were seen; it came at `came`.
+    #[inline(always)]
+    fn left(&mut self, group: u32, came: u64, seen: u64) {
+        if came != UNCOUNTED {
+            self.cumulate(group, seen - came);
+        }
+    }
+
     /// Adds samples with a counted frame, and without.
     pub fn add_samples(&mut self, total: u64, empty: u64) {
         self.total += total;
@@ -119,9 +127,10 @@ impl Counter {
 /// The stack of a thread, and how long its frames have been on it.
 #[derive(Debug)]
 pub struct CountedStack {
-    slots: Vec<Slot>,
-    /// The slots' groups, so that a recurring one is found fast.
+    /// The frames' groups, outermost first.
     groups: Vec<u32>,
+    /// For each the samples that were seen when it came, or [`UNCOUNTED`].
+    came: Vec<u64>,
     /// How many of the groups fall on each place: where there is none, none recurs. (The deepest stack that a
     /// profile can hold may make one come round to 0, but nothing is pushed onto that.)
     places: [u8; PLACES],
@@ -136,17 +145,12 @@ fn place(group: u32) -> usize {
     (group.wrapping_mul(0x9e37_79b9) >> 24) as usize
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    came: u64,
-    /// The outermost frame of its group, and counted.
-    outermost: bool,
-}
+/// Stands for when a frame came that isn't counted, or whose group is on the stack further out.
+const UNCOUNTED: u64 = u64::MAX;
 
 impl Default for CountedStack {
     fn default() -> Self {
-        let (slots, groups) = (Vec::new(), Vec::new());
-        CountedStack { slots, groups, places: [0; PLACES], seen: 0, changed: 0 }
+        CountedStack { groups: Vec::new(), came: Vec::new(), places: [0; PLACES], seen: 0, changed: 0 }
     }
 }
 
@@ -156,20 +160,22 @@ impl CountedStack {
     #[inline(always)]
     pub fn change(&mut self, counter: &mut Counter, groups: &[u32], keep: usize, pushed: &[u32]) {
         self.end_run(counter);
-        let CountedStack { slots, groups: own, places, seen, .. } = self;
-        for (slot, group) in slots.drain(keep..).zip(own.drain(keep..)).rev() {
-            let place = &mut places[place(group)];
+        let CountedStack { groups: own, came, places, seen, .. } = self;
+        for (group, came) in own[keep..].iter().zip(&came[keep..]).rev() {
+            let place = &mut places[place(*group)];
             *place = place.wrapping_sub(1);
-            slot.count(counter, group, *seen);
+            counter.left(*group, *came, *seen);
         }
-        own.extend(pushed.iter().rev().map(|frame| groups[*frame as usize]));
-        slots.extend((keep..own.len()).map(|at| {
-            let group = own[at];
+        own.truncate(keep);
+        came.truncate(keep);
+        for frame in pushed.iter().rev() {
+            let group = groups[*frame as usize];
             let place = &mut places[place(group)];
-            let recurs = *place > 0 && own[..at].contains(&group);
+            let is_counted = group != HIDDEN && (*place == 0 || !own.contains(&group));
             *place = place.wrapping_add(1);
-            Slot { came: *seen, outermost: group != HIDDEN && !recurs }
-        }));
+            own.push(group);
+            came.push(if is_counted { *seen } else { UNCOUNTED });
+        }
     }
 
     /// Samples with the stack as it is.
@@ -198,9 +204,11 @@ impl CountedStack {
             return;
         }
         self.end_run(counter);
-        for (slot, group) in self.slots.iter_mut().zip(&self.groups) {
-            slot.count(counter, *group, self.seen);
-            slot.came = 0;
+        for (group, came) in self.groups.iter().zip(&mut self.came) {
+            counter.left(*group, *came, self.seen);
+            if *came != UNCOUNTED {
+                *came = 0;
+            }
         }
         (self.seen, self.changed) = (0, 0);
     }
@@ -208,7 +216,7 @@ impl CountedStack {
     /// Frames on the stack.
     #[inline(always)]
     pub fn depth(&self) -> usize {
-        self.slots.len()
+        self.groups.len()
     }
 
     /// The group of the innermost frame that is counted.
@@ -222,16 +230,6 @@ impl CountedStack {
 
     /// The groups that a sample with this stack counts for.
     pub fn counted(&self) -> impl Iterator<Item = u32> + '_ {
-        self.groups.iter().zip(&self.slots).filter(|(_, slot)| slot.outermost).map(|(group, _)| *group)
-    }
-}
-
-impl Slot {
-    /// Counts the samples since the frame came, of `seen`.
-    #[inline(always)]
-    fn count(self, counter: &mut Counter, group: u32, seen: u64) {
-        if self.outermost {
-            counter.cumulate(group, seen - self.came);
-        }
+        self.groups.iter().zip(&self.came).filter(|(_, came)| **came != UNCOUNTED).map(|(group, _)| *group)
     }
 }
