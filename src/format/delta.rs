@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::format::entries::{self, ENTRY_MAX};
-use crate::format::record::{Change, REPEAT, write_change, write_head};
+use crate::format::record::{Change, FULL, REPEAT, write_change, write_head};
 use crate::format::varint;
 use crate::model::ThreadKey;
 
@@ -96,17 +96,17 @@ impl DeltaEncoder {
         let new_depth = shared + new.len();
         let count = |frames: usize| frames as u32;
         let change = if shared == 0 || shared != old_depth && shared < new_depth / 2 {
-            Change::Full { push: count(new_depth) }
+            Change::full(count(new_depth))
         } else if shared == old_depth {
-            Change::Suffix { shared: count(shared), push: count(new.len()) }
+            Change::suffix(count(shared), count(new.len()))
         } else {
-            Change::PopPush { pop: count(old_depth - shared), push: count(new.len()) }
+            Change::pop_push(count(old_depth - shared), count(new.len()))
         };
         let delta = time.wrapping_sub(thread.last_time);
         thread.last_time = time;
         thread.stack.truncate(shared);
         thread.stack.extend(new.iter().rev());
-        let frames = if matches!(change, Change::Full { .. }) { new_depth } else { new.len() };
+        let frames = if change.encoding == FULL { new_depth } else { new.len() };
         let pushed = thread.stack.iter().rev().take(frames).copied();
         write_change(out, thread.key, (delta, status), change, pushed);
     }
@@ -137,7 +137,7 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::record::{FULL, POP_PUSH, SUFFIX};
+    use crate::format::record::{POP_PUSH, SUFFIX};
 
     const THREAD: ThreadKey = ThreadKey { interpreter_id: 0, thread_id: 7 };
 

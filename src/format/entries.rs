@@ -94,11 +94,11 @@ pub(super) fn sum(bytes: &[u8], pos: &mut usize, count: u32) -> Result<Option<u6
     let mut greatest = 0;
     let mut left = count;
     while left > 0 {
-        if left >= 4
+        if left >= 2
             && let Some(word) = bytes.get(*pos..).and_then(|bytes| bytes.first_chunk())
         {
             let word = u64::from_le_bytes(*word);
-            if is_four(word) {
+            if left >= 4 && is_four(word) {
                 // The sum of the bytes in even places.
                 let these = (word & 0x00ff_00ff_00ff_00ff).wrapping_mul(0x0001_0001_0001_0001) >> 48;
                 sum = sum.wrapping_add(these);

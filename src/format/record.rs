@@ -46,27 +46,40 @@ pub(crate) enum Body {
 }
 
 /// How a record says what stays of a stack; `push` frames come on top.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
-    Full { push: u32 },
-    Suffix { shared: u32, push: u32 },
-    PopPush { pop: u32, push: u32 },
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// [`FULL`], [`SUFFIX`] or [`POP_PUSH`].
+    pub encoding: u8,
+    /// Of a SUFFIX the frames that stay, of a POP_PUSH those that go, of a FULL 0.
+    old: u32,
+    push: u32,
 }
 
 impl Change {
+    pub fn full(push: u32) -> Self {
+        Change { encoding: FULL, old: 0, push }
+    }
+
+    pub fn suffix(shared: u32, push: u32) -> Self {
+        Change { encoding: SUFFIX, old: shared, push }
+    }
+
+    pub fn pop_push(pop: u32, push: u32) -> Self {
+        Change { encoding: POP_PUSH, old: pop, push }
+    }
+
     /// What it does to a stack of `depth` frames, or why it cannot.
     #[inline]
     pub fn resolve(self, depth: u32) -> Result<StackChange, String> {
-        let (keep, push) = match self {
-            Change::Full { push } => (0, push),
-            Change::Suffix { shared, push } => {
-                if shared > depth {
-                    return Err(format!("the record shares {shared} frames of a stack of {depth}"));
-                }
-                (shared, push)
+        let Change { encoding, old, push } = self;
+        let keep = match encoding {
+            FULL => 0,
+            SUFFIX if old > depth => {
+                return Err(format!("the record shares {old} frames of a stack of {depth}"));
             }
+            SUFFIX => old,
             // Popping more than there is empties the stack, as in CPython's reader.
-            Change::PopPush { pop, push } => (depth.saturating_sub(pop), push),
+            _ => depth.saturating_sub(old),
         };
         if u64::from(keep) + u64::from(push) > STACK_DEPTH as u64 {
             return Err(too_deep(u64::from(keep) + u64::from(push)));
@@ -79,18 +92,7 @@ impl Change {
     /// own words it would keep the outermost ones, but this is how CPython's reader takes it.
     #[inline]
     pub fn keeps_innermost(self, depth: u32) -> Option<u32> {
-        match self {
-            Change::Suffix { shared, push: 0 } if shared < depth => Some(shared),
-            _ => None,
-        }
-    }
-
-    pub fn encoding(self) -> u8 {
-        match self {
-            Change::Full { .. } => FULL,
-            Change::Suffix { .. } => SUFFIX,
-            Change::PopPush { .. } => POP_PUSH,
-        }
+        (self.encoding == SUFFIX && self.push == 0 && self.old < depth).then_some(self.old)
     }
 }
 
@@ -111,17 +113,13 @@ pub(crate) fn write_change(
     change: Change,
     pushed: impl Iterator<Item = u32>,
 ) {
-    write_head(out, thread, change.encoding());
+    write_head(out, thread, change.encoding);
     varint::write(out, delta);
     out.push(status);
-    let (first, second) = match change {
-        Change::Full { push } => (push, None),
-        Change::Suffix { shared, push } => (shared, Some(push)),
-        Change::PopPush { pop, push } => (pop, Some(push)),
-    };
-    for number in [Some(first), second].into_iter().flatten() {
-        varint::write(out, u64::from(number));
+    if change.encoding != FULL {
+        varint::write(out, u64::from(change.old));
     }
+    varint::write(out, u64::from(change.push));
     for frame in pushed {
         varint::write(out, u64::from(frame));
     }
@@ -205,13 +203,16 @@ impl<'a> RecordReader<'a> {
     /// Makes `least` bytes available, unless the region ends before.
     #[inline]
     fn fill(&mut self, least: usize) {
-        if self.len - self.pos < least && !self.ended {
+        if self.len - self.pos < least {
             self.refill();
         }
     }
 
     #[cold]
     fn refill(&mut self) {
+        if self.ended {
+            return;
+        }
         self.buffer.copy_within(self.pos..self.len, 0);
         self.base += self.pos as u64;
         self.len -= self.pos;
@@ -256,10 +257,18 @@ impl<'a> RecordReader<'a> {
         let thread =
             ThreadKey { thread_id: self.order.u64(head, 0), interpreter_id: self.order.u32(head, 8) };
         let mut pos = HEAD;
-        match body(bytes, &mut pos, head[12], &mut self.pushed) {
-            Ok((body, push)) => {
+        let encoding = head[12];
+        let body = if encoding == REPEAT {
+            narrow(bytes, &mut pos).map(|count| Body::Repeat { count })
+        } else {
+            change(bytes, &mut pos, encoding, &mut self.pushed).map(|(delta, status, change)| {
+                self.push = change.push as usize;
+                Body::Change { delta, status, change }
+            })
+        };
+        match body {
+            Ok(body) => {
                 self.pos += pos;
-                self.push = push;
                 Ok(Some(Record { at, thread, body }))
             }
             Err(fault) => Err(self.unreadable(at, fault)),
@@ -356,10 +365,9 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// The time delta of the entry that comes next, where it can be read.
+    /// The time delta of a REPEAT's first entry, where it can be read. It was made available with the record.
     #[inline]
-    pub fn peek_delta(&mut self) -> Option<u64> {
-        self.fill(ENTRY_MAX);
+    pub fn first_delta(&self) -> Option<u64> {
         varint::read(&self.buffer[self.pos..self.len], &mut 0).ok()
     }
 }
@@ -396,35 +404,26 @@ impl From<Fault> for BodyFault {
     }
 }
 
-/// What stands behind a record's head, and how many frames it pushes.
+/// What stands behind the head of a record that is no REPEAT: time delta, status, change. Its frames go to
+/// `pushed`.
 #[inline(always)]
-fn body(
+fn change(
     bytes: &[u8],
     pos: &mut usize,
     encoding: u8,
     pushed: &mut [u32; STACK_DEPTH],
-) -> Result<(Body, usize), BodyFault> {
-    if encoding == REPEAT {
-        return Ok((Body::Repeat { count: narrow(bytes, pos)? }, 0));
-    }
+) -> Result<(u64, u8, Change), BodyFault> {
     if encoding > POP_PUSH {
         return Err(BodyFault::Kind(encoding));
     }
-    let delta = varint::read(bytes, pos)?;
-    let status = *bytes.get(*pos).ok_or(Fault::Short)?;
-    *pos += 1;
-    let first = narrow(bytes, pos)?;
-    let change = match encoding {
-        FULL => Change::Full { push: first },
-        SUFFIX => Change::Suffix { shared: first, push: narrow(bytes, pos)? },
-        _ => Change::PopPush { pop: first, push: narrow(bytes, pos)? },
-    };
-    let (Change::Full { push } | Change::Suffix { push, .. } | Change::PopPush { push, .. }) = change;
+    let (delta, status) = entries::one(bytes, pos)?;
+    let old = if encoding == FULL { 0 } else { narrow(bytes, pos)? };
+    let push = narrow(bytes, pos)?;
     let Some(pushed) = pushed.get_mut(..push as usize) else { return Err(BodyFault::Deep(push)) };
     for frame in pushed {
         *frame = narrow(bytes, pos)?;
     }
-    Ok((Body::Change { delta, status, change }, push as usize))
+    Ok((delta, status, Change { encoding, old, push }))
 }
 
 /// A number that must fit into 32 bits.

@@ -202,18 +202,18 @@ impl Region<'_> {
             copy: Vec::new(),
             windows: self.windows,
         };
-        let fault = loop {
+        let (fault, sound_end) = loop {
             match self.reader.next() {
-                Ok(None) => break None,
+                Ok(None) => break (None, self.reader.position()),
                 Ok(Some(record)) => {
                     if let Err(fault) = scan.record(&mut self.reader, record) {
-                        break Some(fault);
+                        break (Some(fault), record.at);
                     }
-                    scan.scan.sound_end = self.reader.position();
                 }
-                Err(fault) => break Some(fault),
+                Err(fault) => break (Some(fault), self.reader.position()),
             }
         };
+        scan.scan.sound_end = sound_end;
         match fault {
             Some(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit) => Err(error),
             fault => {
@@ -326,7 +326,7 @@ impl Scanner {
         thread.samples += 1;
         self.horizon.advance(1, low, key);
         self.changed_at = at;
-        self.count(change.encoding(), 1, depth);
+        self.count(change.encoding, 1, depth);
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl Scanner {
         let thread = &mut self.threads[index];
         let (mut time, mut high, mut low) = (thread.last_time, thread.high, thread.low);
         // The first entry alone tells whether the record is late.
-        let first_key = reader.peek_delta().map_or(high, |delta| high.max(time.wrapping_add(delta)));
+        let first_key = reader.first_delta().map_or(high, |delta| high.max(time.wrapping_add(delta)));
         if self.horizon.is_behind(first_key) && count > 0 {
             return self.repeat_late(reader, record, index, count);
         }
