@@ -267,6 +267,58 @@ fn r04_a_cut_profile_is_called_cut_with_its_byte() {
 }
 
 #[test]
+fn an_outline_says_what_the_header_and_the_end_say_and_reads_no_samples() {
+    let mut outlined = 0;
+    for folder in ["cpython", "cases", "legacy", "malformed"] {
+        for entry in fs::read_dir(data(folder)).expect("the folder") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_none_or(|extension| extension != "bin") {
+                continue;
+            }
+            let path = path.to_str().expect("a path");
+            let (whole, code) = match program(&["inspect", path, "--json"], b"") {
+                outcome if outcome.code == 1 => continue,
+                outcome => json_of(outcome),
+            };
+            if whole["kind"] != "profile" {
+                continue;
+            }
+            let (outline, outline_code) = json_of(program(&["inspect", path, "--json", "--outline"], b""));
+            assert!([0, code].contains(&outline_code), "{path}");
+            let profiles = |report: &Value| report["profiles"].as_array().expect("profiles").clone();
+            assert_eq!(profiles(&outline).len(), profiles(&whole).len(), "{path}");
+            for (outline, whole) in profiles(&outline).iter().zip(profiles(&whole)) {
+                let outline = outline.as_object().expect("an object");
+                assert!(!outline.contains_key("samples") && !outline.contains_key("threads"), "{path}");
+                for (key, value) in outline.iter().filter(|(key, _)| *key != "faults") {
+                    assert_eq!(value, &whole[key], "{path}: {key}");
+                }
+                outlined += 1;
+            }
+        }
+    }
+    assert!(outlined > 80, "{outlined} profiles");
+
+    // Samples that nobody can read are in nobody's way.
+    let mut bytes = read("cases/v1_u64.bin");
+    let strings_at = u64::from_le_bytes(bytes[40..48].try_into().expect("eight bytes")) as usize;
+    bytes[64..strings_at].fill(0xff);
+    assert_eq!(program(&["inspect"], &bytes).code, 1);
+    let outline = program(&["inspect", "--outline"], &bytes);
+    assert_eq!(outline.code, 0, "{}", outline.stderr);
+    assert!(outline.stdout.contains("4 by the header, not read"), "{}", outline.stdout);
+    // A footer that is none, or of another size, is told all the same.
+    let end = bytes.len();
+    let cut = program(&["inspect", "--outline"], &bytes[..end - 1]);
+    assert_ne!(cut.code, 0, "{}", cut.stdout);
+    bytes[end - 24] ^= 1;
+    let other = program(&["inspect", "--outline"], &bytes);
+    assert_eq!(other.code, 3, "{}", other.stderr);
+    assert!(other.stdout.contains("the footer says"), "{}", other.stdout);
+    assert_eq!(program(&["inspect", "--outline", "--verify"], &bytes).code, 2);
+}
+
+#[test]
 fn empty_stacks_are_counted_apart() {
     let found = profile("cases/empty_stack.bin");
     assert_eq!((&found["samples"], &found["samples_empty"]), (&3.into(), &2.into()));

@@ -292,6 +292,10 @@ pub(crate) struct Inspect {
     #[arg(long)]
     pub verify: bool,
 
+    /// Only what a profile says of itself at its start and its end: its samples and tables are not read
+    #[arg(long, conflicts_with = "verify")]
+    pub outline: bool,
+
     #[command(flatten)]
     pub access: Access,
 }

@@ -28,7 +28,7 @@ impl Profile<Cursor<Vec<u8>>> {
         let profile = self.source().get_ref();
         let footer_at = (size - FOOTER_LEN) as usize;
         let tail = &profile[header.frames_at as usize..footer_at];
-        let found = stats::read(tail, tail.len() as u64, ByteOrder::Little, footer_at as u64)?;
+        let found = stats::read(tail, || Ok(tail.len() as u64), ByteOrder::Little, footer_at as u64)?;
         let tables_end = footer_at - found.len(tail, ByteOrder::Little);
 
         let mut chunk = vec![0; HEADER_LEN as usize];

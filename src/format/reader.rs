@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::digest::{Digest, Digested, chunk_checksum};
 use crate::format::extension::{self, ChunkInfo};
 use crate::format::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
+use crate::format::outline::{Ends, Outline, size_fault};
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan, Scanned};
@@ -14,7 +15,7 @@ use crate::format::tally::Tally;
 use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
 use crate::format::windows::{CountedWindows, Counting, Period, WindowCounter};
-use crate::format::{identify, stats, tables};
+use crate::format::{stats, tables};
 use crate::limits::TABLE_BYTES;
 use crate::model::{Statistics, Tables};
 use crate::threads;
@@ -23,8 +24,6 @@ pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Bytes of samples that are unpacked or counted on a thread of their own; fewer are through before it is there.
 const WORTH_A_THREAD: u64 = 32 * 1024;
 const COPY: usize = 256 * 1024;
-/// Bytes at the end of a profile in which its blocks are looked for.
-const OUTLINE_TAIL: u64 = 64 * 1024;
 
 /// A binary profile whose every byte has been checked once, ready to be replayed.
 ///
@@ -135,22 +134,9 @@ impl<R: Read + Seek> Profile<R> {
 
     /// [`Profile::open_part`] in this way.
     pub(super) fn open_as(reading: Reading, mut source: R, base: u64, size: u64) -> Result<Self> {
-        let mut start = [0; HEADER_LEN as usize];
-        let got = read_up_to(&mut source, base, &mut start)?;
-        if let Some(fault) = identify::fault(&start[..got], size) {
-            return Err(fault.at(Position::Byte(base)));
-        }
-        if size < HEADER_LEN + FOOTER_LEN {
-            let fault = format!("truncated: {size} bytes are too few for a header and a footer");
-            let error = Error::profile(fault).at(Position::Byte(base + size));
-            return Err(error.hint("recover may save its samples"));
-        }
-        let mut header = Header::read(&start, size, base)?;
+        let Ends { start, mut header, footer } = Ends::read(&mut source, base, size)?;
         let order = header.byte_order;
-        let mut end = [0; FOOTER_LEN as usize];
         let footer_at = size - FOOTER_LEN;
-        read_up_to(&mut source, base + footer_at, &mut end)?;
-        let footer = Footer::read(&end, order);
 
         // As CPython reads them, the tables may run into the footer.
         let mut bytes = vec![0; table_len(size - header.strings_at)?];
@@ -175,7 +161,7 @@ impl<R: Read + Seek> Profile<R> {
         }
         let free = footer_place - read.frames_end.min(footer_place);
         let tail = &bytes[frames_at..bytes.len() - FOOTER_LEN as usize];
-        let found = stats::read(tail, free, order, footer_place)?;
+        let found = stats::read(tail, || Ok(free), order, footer_place)?;
         let before = &tail[..tail.len() - found.len(tail, order)];
         let statistics = match found {
             stats::Found::Nothing => None,
@@ -389,63 +375,19 @@ impl Contents {
             let error = Error::profile(fault).at(header(layout.threads_at()));
             self.faults.push(Fault { code: FaultCode::CountMismatch, error });
         }
-        if self.footer.size != self.size {
-            let fault = format!(
-                "the footer says that the profile has {} bytes, but it has {}",
-                self.footer.size, self.size
-            );
-            let error = Error::profile(fault).at(header(self.size - FOOTER_LEN + 8));
-            self.faults.push(Fault { code: FaultCode::SizeMismatch, error });
-        }
+        self.faults.extend(size_fault(&self.footer, self.size, base));
         Ok(())
     }
-}
 
-/// What a profile says of itself at its start and its end, read without its tables and samples.
-#[derive(Debug)]
-pub struct Outline {
-    /// The header as it stands in the file.
-    pub header: Header,
-    /// The footer as it stands in the file.
-    pub footer: Footer,
-    /// What a chunk says of its run, where it has our extension.
-    pub chunk: Option<ChunkInfo>,
-    /// What the profiler measured about itself, where the profile says.
-    pub statistics: Option<Statistics>,
-}
-
-impl Outline {
-    /// Reads the outline of the profile that stands at byte `base` of `source` and is `size` bytes long.
-    ///
-    /// # Errors
-    ///
-    /// A header that cannot be read, statistics that are no measured values, and errors of the source.
-    pub fn read(source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<Self> {
-        let mut start = [0; HEADER_LEN as usize];
-        read_up_to(source, base, &mut start)?;
-        let mut header = Header::read(&start, size, base)?;
-        let order = header.byte_order;
-        let from = header.frames_at.max(size.saturating_sub(OUTLINE_TAIL));
-        let mut tail = vec![0; (size - from) as usize];
-        read_up_to(source, base + from, &mut tail)?;
-        let footer_at = tail.len() - FOOTER_LEN as usize;
-        let bytes = tail[footer_at..].try_into().expect("as long as a footer");
-        let footer = Footer::read(bytes, order);
-        let tail = &tail[..footer_at];
-        let found = stats::read(tail, tail.len() as u64, order, base + size - FOOTER_LEN)?;
-        let before = &tail[..tail.len() - found.len(tail, order)];
-        let statistics = match found {
-            stats::Found::Statistics(statistics) => Some(statistics),
-            _ => None,
-        };
-        let mut chunk = None;
-        if header.layout == Layout::Chunk
-            && let Ok(Some(found)) = extension::read(before, order)
-        {
-            (header.facts.mode, header.facts.capture) = (found.mode, found.capture);
-            chunk = Some(found.info);
+    /// What the profile says of itself.
+    pub fn outline(&self) -> Outline {
+        Outline {
+            header: self.header.clone(),
+            footer: self.footer,
+            chunk: self.chunk.clone(),
+            statistics: self.statistics,
+            fault: None,
         }
-        Ok(Outline { header, footer, chunk, statistics })
     }
 }
 
@@ -522,7 +464,7 @@ pub(super) fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u
     Ok(parts)
 }
 
-fn table_len(length: u64) -> Result<usize> {
+pub(super) fn table_len(length: u64) -> Result<usize> {
     let fits = usize::try_from(length).ok().filter(|length| *length <= TABLE_BYTES);
     fits.ok_or_else(|| {
         Error::new(

@@ -285,8 +285,8 @@ fn find_tables(
             let Some((tables, length)) = tables::read_together(bytes, footer.strings, footer.frames) else {
                 continue;
             };
-            let statistics = statistics(bytes, head.order, footer_at);
             let room = bytes.len() - length;
+            let statistics = statistics(bytes, room, head.order, footer_at);
             if room == 0 || statistics.is_some() {
                 return Ok(Found { tables, statistics, at: Some(*start) });
             }
@@ -299,13 +299,14 @@ fn find_tables(
     let mark = memmem::rfind(&tail, b"TACHSTAT").filter(|mark| *mark + 16 <= tail.len());
     let statistics = mark.and_then(|mark| {
         let end = mark + 16;
-        statistics(&tail[..end], head.order, from + end as u64)
+        statistics(&tail[..end], end, head.order, from + end as u64)
     });
     Ok(Found { tables, statistics, at: Some(header.strings_at) })
 }
 
-fn statistics(tail: &[u8], order: ByteOrder, end: u64) -> Option<Statistics> {
-    match stats::read(tail, tail.len() as u64, order, end) {
+/// The statistics at the end of `tail`, whose last `free` bytes no frame takes.
+fn statistics(tail: &[u8], free: usize, order: ByteOrder, end: u64) -> Option<Statistics> {
+    match stats::read(tail, || Ok(free as u64), order, end) {
         Ok(stats::Found::Statistics(statistics)) => Some(statistics),
         _ => None,
     }

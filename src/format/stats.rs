@@ -34,8 +34,14 @@ impl Found {
 }
 
 /// Looks for a block at the end of `tail`, the bytes from the frame table's start to the footer,
-/// which stands at byte `footer_at` of the input. No frame takes the last `free` of these bytes.
-pub(crate) fn read(tail: &[u8], free: u64, order: ByteOrder, footer_at: u64) -> Result<Found> {
+/// which stands at byte `footer_at` of the input. `free` tells how many of the last of these bytes no frame takes;
+/// only a block of the old size asks.
+pub(crate) fn read(
+    tail: &[u8],
+    free: impl FnOnce() -> Result<u64>,
+    order: ByteOrder,
+    footer_at: u64,
+) -> Result<Found> {
     let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *SIGNATURE) else {
         return Ok(Found::Nothing);
     };
@@ -50,7 +56,7 @@ pub(crate) fn read(tail: &[u8], free: u64, order: ByteOrder, footer_at: u64) -> 
         return Ok(Found::PassedOver(format!("it gives its size as {size} bytes, which are not there")));
     }
     let statistics = if size == OLD_SIZE {
-        if free == SIZE {
+        if free()? == SIZE {
             return Ok(Found::PassedOver(format!("it gives its size as {size} bytes, but {SIZE} are there")));
         }
         let at = tail.len() - OLD_SIZE as usize;

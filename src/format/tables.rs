@@ -27,9 +27,7 @@ pub(crate) struct Read {
 /// Reads both tables out of `bytes`, everything from the string table to the profile's end; the frames
 /// start at `frames_at` in it, and `base` is its place in the input.
 pub(crate) fn read(bytes: &[u8], frames_at: usize, footer: &Footer, base: u64) -> Result<Read> {
-    let room = bytes.len() as u64;
-    check_count("string", footer.strings, STRING_MIN, room, base)?;
-    check_count("frame", footer.frames, FRAME_MIN, room - frames_at as u64, base + frames_at as u64)?;
+    check(footer, 0, frames_at as u64, bytes.len() as u64, base)?;
 
     let mut fields = Fields { bytes, pos: 0, base };
     let mut strings = StringTable::default();
@@ -67,6 +65,13 @@ pub(crate) fn read(bytes: &[u8], frames_at: usize, footer: &Footer, base: u64) -
     Ok(Read { tables: Tables { strings, frames }, strings_end, frames_end, bad_frames })
 }
 
+/// Checks that as many strings and frames fit as the footer declares. The tables start at these bytes of what
+/// stands at `base` of the input and is `size` bytes long.
+pub(crate) fn check(footer: &Footer, strings_at: u64, frames_at: u64, size: u64, base: u64) -> Result<()> {
+    check_count("string", footer.strings, STRING_MIN, size - strings_at, base + strings_at)?;
+    check_count("frame", footer.frames, FRAME_MIN, size - frames_at, base + frames_at)
+}
+
 /// Reads tables of `strings` and `frames` entries that stand one right behind the other at the start of
 /// `bytes`. `None` where there are none; else also the bytes that they take.
 pub(crate) fn read_together(bytes: &[u8], strings: u32, frames: u32) -> Option<(Tables, usize)> {
@@ -83,6 +88,13 @@ pub(crate) fn read_together(bytes: &[u8], strings: u32, frames: u32) -> Option<(
         tables.frames.push(frame);
     }
     Some((tables, fields.pos))
+}
+
+/// Bytes that so many frames take, which stand at the start of `bytes`, at `base` of the input.
+pub(crate) fn frames_len(bytes: &[u8], frames: u32, base: u64) -> Result<u64> {
+    let mut fields = Fields { bytes, pos: 0, base };
+    (0..frames).try_for_each(|index| fields.frame(index).map(drop))?;
+    Ok(fields.pos as u64)
 }
 
 /// Reads what there is of tables whose counts are not known: strings up to `frames_at`, then at most

@@ -151,7 +151,7 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
 fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<Seen> {
     let Place { at, size } = place;
     if !verify {
-        let Outline { header, footer, chunk, statistics } = Outline::read(source, at, size)?;
+        let Outline { header, footer, chunk, statistics, .. } = Outline::read(source, at, size)?;
         let (threads, samples) = (header.threads, header.samples);
         let span_us = chunk.as_ref().map(|chunk| chunk.span_us).filter(|_| samples > 0);
         return Ok(Seen { place, header, footer, chunk, statistics, threads, span_us, verify });

@@ -100,7 +100,7 @@ impl fmt::Display for FaultReport {
 pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref(), &network(&args.access, messages)?)?;
     let name = input.name();
-    let job = Job { name: &name, json: args.json, verify: args.verify, messages };
+    let job = Job { name: &name, json: args.json, verify: args.verify, outline: args.outline, messages };
     match sniff(&input).map_err(|error| error.within(&name))? {
         Sniffed::Stream { packing, reader, .. } => stream::run(&job, packing, reader),
         Sniffed::Profile(source) => profile::run(&job, source),
@@ -116,6 +116,8 @@ struct Job<'a> {
     json: bool,
     /// Whether every part is opened, where an outline would do.
     verify: bool,
+    /// Whether an outline does of any profile.
+    outline: bool,
     messages: &'a Messages,
 }
 

@@ -11,7 +11,8 @@ use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    ByteOrder, Compression, Contents, FaultCode, Framing, HEADER_LEN, Layout, Part, Sequence,
+    ByteOrder, Compression, Contents, Fault, FaultCode, Framing, HEADER_LEN, Layout, Outline, Part, Place,
+    Sequence,
 };
 use crate::limits::STACK_DEPTH;
 use crate::protocol::message::{Capture, Stats};
@@ -42,38 +43,46 @@ struct ProfileReport {
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capture: Option<Capture>,
-    samples: u64,
     samples_declared: u64,
-    samples_empty: u64,
-    samples_at_depth_limit: u64,
-    depth_limit: usize,
-    thread_count: usize,
     threads_declared: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_usec: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_usec: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_to_last_sample_usec: Option<u64>,
+    depth_limit: usize,
     /// What the profiler measured about itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Stats>,
     compression: &'static str,
     compression_number: u32,
     sample_data_bytes: u64,
+    string_count: u32,
+    frame_count: u32,
+    /// Left out of an outline.
+    #[serde(flatten)]
+    found: Option<Found>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<FaultReport>,
+}
+
+/// What the walk over the records has found.
+#[derive(Serialize)]
+struct Found {
+    samples: u64,
+    samples_empty: u64,
+    samples_at_depth_limit: u64,
+    thread_count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_to_last_sample_usec: Option<u64>,
     /// Not known where the packed data are damaged.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_data_unpacked_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     compression_ratio: Option<f64>,
     records: Records,
-    string_count: usize,
-    frame_count: usize,
     threads: Vec<ThreadReport>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    faults: Vec<FaultReport>,
 }
 
 #[derive(Serialize)]
@@ -98,28 +107,17 @@ pub(super) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status>
     let mut unreadable: Vec<Error> = Vec::new();
     let mut status = Status::Done;
     while sequence.files_left() > 0 {
-        let base = sequence.position();
-        let profile = match sequence.next(&mut source) {
-            Ok(Some(Part::Profile(profile))) => profile,
-            Ok(_) => break,
-            Err(error) if error.kind() == ErrorKind::Io => return Err(named(error)),
-            Err(error) => {
-                unreadable.push(error);
-                continue;
+        match look(job, &mut sequence, &mut source) {
+            Ok(Some(profile)) => {
+                if !profile.faults.is_empty() {
+                    status = Status::Partial;
+                }
+                report.profiles.push(profile);
             }
-        };
-        let contents = profile.contents();
-        for warning in &contents.warnings {
-            job.messages.warning(job.name, warning);
+            Ok(None) => break,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(named(error)),
+            Err(error) => unreadable.push(error),
         }
-        for fault in &contents.faults {
-            job.messages.fault(job.name, &fault.error);
-            status = Status::Partial;
-        }
-        if contents.scan.samples == 0 {
-            job.messages.warning(job.name, "the profile holds no samples");
-        }
-        report.profiles.push(describe(contents, base));
     }
     if report.profiles.is_empty() && !unreadable.is_empty() {
         return Err(named(unreadable.swap_remove(0)));
@@ -133,21 +131,57 @@ pub(super) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status>
     Ok(status)
 }
 
-fn describe(contents: &Contents, base: u64) -> ProfileReport {
-    let Contents { header, tables, statistics, scan, size, warnings, faults, .. } = contents;
+/// Describes the next profile, and says what is wrong with it.
+fn look(
+    job: &Job<'_>,
+    sequence: &mut Sequence,
+    source: &mut (impl Read + Seek),
+) -> Result<Option<ProfileReport>> {
+    if job.outline {
+        let Some(Ok(Place { at, size })) = sequence.next_place(source)? else { return Ok(None) };
+        let outline = Outline::read(source, at, size)?;
+        return Ok(Some(ProfileReport {
+            faults: told(job, outline.fault.as_slice()),
+            ..declared(&outline, at, size)
+        }));
+    }
+    let base = sequence.position();
+    let Some(Part::Profile(profile)) = sequence.next(source)? else { return Ok(None) };
+    let contents = profile.contents();
+    for warning in &contents.warnings {
+        job.messages.warning(job.name, warning);
+    }
+    if contents.scan.samples == 0 {
+        job.messages.warning(job.name, "the profile holds no samples");
+    }
+    Ok(Some(ProfileReport {
+        found: Some(found(contents)),
+        warnings: contents.warnings.clone(),
+        faults: told(job, &contents.faults),
+        ..declared(&contents.outline(), base, contents.size)
+    }))
+}
+
+/// Says these faults, for the report too.
+fn told(job: &Job<'_>, faults: &[Fault]) -> Vec<FaultReport> {
+    let told = |fault: &Fault| {
+        job.messages.fault(job.name, &fault.error);
+        FaultReport::new(Some(fault.code.name()), &fault.error)
+    };
+    faults.iter().map(told).collect()
+}
+
+/// What the profile says of itself.
+fn declared(outline: &Outline, base: u64, size: u64) -> ProfileReport {
+    let Outline { header, footer, statistics, .. } = outline;
     let (compression, compression_number) = match header.compression {
         Compression::None => ("none", 0),
         Compression::Zstd => ("zstd", 1),
         Compression::Undefined(number) => ("unknown", number),
     };
-    let packed = header.strings_at - HEADER_LEN;
-    let is_packed = header.compression == Compression::Zstd;
-    let damaged = faults.iter().any(|fault| fault.code == FaultCode::DamagedSamples);
-    let unpacked = if is_packed { (!damaged).then_some(scan.region_len) } else { Some(packed) };
-    let [repeat, full, suffix, pop_push] = scan.records;
     ProfileReport {
         offset_bytes: base,
-        size_bytes: *size,
+        size_bytes: size,
         format_version: 1,
         layout: header.layout.name(),
         byte_order: match header.byte_order {
@@ -160,34 +194,45 @@ fn describe(contents: &Contents, base: u64) -> ProfileReport {
         sample_interval_usec: header.facts.interval_us,
         mode: header.facts.mode.map(|mode| mode.name()),
         capture: header.facts.capture.map(Into::into),
-        samples: scan.samples,
         samples_declared: header.samples,
-        samples_empty: scan.empty,
-        samples_at_depth_limit: scan.at_depth_limit,
-        depth_limit: STACK_DEPTH,
-        thread_count: scan.threads.len(),
         threads_declared: header.threads,
-        first_usec: scan.span_us.map(|span| span.0),
-        last_usec: scan.span_us.map(|span| span.1),
-        first_to_last_sample_usec: scan.span_us.map(|(first, last)| last - first),
+        depth_limit: STACK_DEPTH,
         measured: statistics.map(Into::into),
         compression,
         compression_number,
-        sample_data_bytes: packed,
+        sample_data_bytes: header.strings_at - HEADER_LEN,
+        string_count: footer.strings,
+        frame_count: footer.frames,
+        found: None,
+        warnings: Vec::new(),
+        faults: Vec::new(),
+    }
+}
+
+fn found(contents: &Contents) -> Found {
+    let Contents { header, scan, faults, .. } = contents;
+    let packed = header.strings_at - HEADER_LEN;
+    let is_packed = header.compression == Compression::Zstd;
+    let damaged = faults.iter().any(|fault| fault.code == FaultCode::DamagedSamples);
+    let unpacked = if is_packed { (!damaged).then_some(scan.region_len) } else { Some(packed) };
+    let [repeat, full, suffix, pop_push] = scan.records;
+    let threads = scan.threads.iter();
+    Found {
+        samples: scan.samples,
+        samples_empty: scan.empty,
+        samples_at_depth_limit: scan.at_depth_limit,
+        thread_count: scan.threads.len(),
+        first_usec: scan.span_us.map(|span| span.0),
+        last_usec: scan.span_us.map(|span| span.1),
+        first_to_last_sample_usec: scan.span_us.map(|(first, last)| last - first),
         sample_data_unpacked_bytes: unpacked,
         compression_ratio: unpacked
             .filter(|_| is_packed && packed > 0)
             .map(|unpacked| unpacked as f64 / packed as f64),
         records: Records { repeat, full, suffix, pop_push },
-        string_count: tables.strings.len(),
-        frame_count: tables.frames.len(),
-        threads: scan
-            .threads
-            .iter()
+        threads: threads
             .map(|thread| ThreadReport::new(thread.thread, thread.samples, thread.span_us))
             .collect(),
-        warnings: warnings.clone(),
-        faults: faults.iter().map(|fault| FaultReport::new(Some(fault.code.name()), &fault.error)).collect(),
     }
 }
 
@@ -225,23 +270,13 @@ impl ProfileReport {
         sheet.row("interval", interval_text(self.sample_interval_usec));
         sheet.known("mode", self.mode);
         sheet.known("capture settings", self.capture.as_ref().map(capture_text));
-        sheet.row("samples", found(self.samples, self.samples_declared));
-        sheet.row("samples with an empty stack", self.samples_empty.to_string());
-        let at_limit = self.samples_at_depth_limit;
-        let cut = format!(
-            "{at_limit} (of {} frames; the profiler keeps the innermost, so outer frames may be missing)",
-            self.depth_limit
-        );
-        let cut = if at_limit > 0 { cut } else { format!("0 (of {} frames)", self.depth_limit) };
-        sheet.row("samples at the depth limit", cut);
-        sheet.row("threads", found(self.thread_count as u64, u64::from(self.threads_declared)));
-        let span = self.first_usec.zip(self.last_usec);
-        let span = span.map_or_else(|| "no samples".to_string(), |(first, last)| span_text(first, last));
-        sheet.row("first to last sample", span);
+        self.sample_rows(sheet);
         measured_rows(sheet, self.measured.as_ref());
         sheet.row("sample data", self.data_text());
-        let Records { repeat, full, suffix, pop_push } = self.records;
-        sheet.row("records", format!("REPEAT {repeat}, FULL {full}, SUFFIX {suffix}, POP_PUSH {pop_push}"));
+        if let Some(Found { records: Records { repeat, full, suffix, pop_push }, .. }) = self.found {
+            let records = format!("REPEAT {repeat}, FULL {full}, SUFFIX {suffix}, POP_PUSH {pop_push}");
+            sheet.row("records", records);
+        }
         sheet.row("strings", self.string_count.to_string());
         sheet.row("frames", self.frame_count.to_string());
         for warning in &self.warnings {
@@ -250,17 +285,42 @@ impl ProfileReport {
         for fault in &self.faults {
             sheet.row("fault", fault.to_string());
         }
-        sheet.threads(&self.threads);
+        if let Some(found) = &self.found {
+            sheet.threads(&found.threads);
+        }
+    }
+
+    fn sample_rows(&self, sheet: &mut Sheet) {
+        let Some(found) = &self.found else {
+            sheet.row("samples", format!("{} by the header, not read", self.samples_declared));
+            sheet.row("threads", format!("{} by the header", self.threads_declared));
+            return;
+        };
+        sheet.row("samples", counted(found.samples, self.samples_declared));
+        sheet.row("samples with an empty stack", found.samples_empty.to_string());
+        let at_limit = found.samples_at_depth_limit;
+        let cut = format!(
+            "{at_limit} (of {} frames; the profiler keeps the innermost, so outer frames may be missing)",
+            self.depth_limit
+        );
+        let cut = if at_limit > 0 { cut } else { format!("0 (of {} frames)", self.depth_limit) };
+        sheet.row("samples at the depth limit", cut);
+        sheet.row("threads", counted(found.thread_count as u64, u64::from(self.threads_declared)));
+        let span = found.first_usec.zip(found.last_usec);
+        let span = span.map_or_else(|| "no samples".to_string(), |(first, last)| span_text(first, last));
+        sheet.row("first to last sample", span);
     }
 
     fn data_text(&self) -> String {
         let bytes = self.sample_data_bytes;
-        match (self.compression, self.sample_data_unpacked_bytes) {
+        let unpacked = self.found.as_ref().map(|found| found.sample_data_unpacked_bytes);
+        match (self.compression, unpacked) {
             ("none", _) => format!("{bytes} bytes, not packed"),
-            ("zstd", None) => format!("{bytes} bytes, packed with zstd, damaged"),
-            ("zstd", Some(unpacked)) => {
-                let ratio =
-                    self.compression_ratio.map_or(String::new(), |ratio| format!(", ratio {ratio:.2}"));
+            ("zstd", None) => format!("{bytes} bytes, packed with zstd"),
+            ("zstd", Some(None)) => format!("{bytes} bytes, packed with zstd, damaged"),
+            ("zstd", Some(Some(unpacked))) => {
+                let ratio = self.found.as_ref().and_then(|found| found.compression_ratio);
+                let ratio = ratio.map_or(String::new(), |ratio| format!(", ratio {ratio:.2}"));
                 format!("{bytes} bytes, packed with zstd; {unpacked} bytes unpacked{ratio}")
             }
             _ => format!("{bytes} bytes, compression {} (unknown), read as plain", self.compression_number),
@@ -268,6 +328,6 @@ impl ProfileReport {
     }
 }
 
-fn found(found: u64, declared: u64) -> String {
+fn counted(found: u64, declared: u64) -> String {
     format!("{found} (the header declares {declared})")
 }
