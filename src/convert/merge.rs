@@ -68,6 +68,29 @@ impl Clock {
     }
 }
 
+/// Where a thread's next sample goes: by its place, then by the thread's number in the message. In one number,
+/// which compares without branches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(u128);
+
+impl Due {
+    /// Bits of a thread's number: a line has no room for so many.
+    const ORDER_BITS: u32 = 28;
+
+    fn new((time, count): (u64, u64), order: usize) -> Self {
+        debug_assert!(order >> Self::ORDER_BITS == 0 && count.leading_zeros() >= Self::ORDER_BITS);
+        Due(u128::from(time) << 64 | u128::from(count << Self::ORDER_BITS | order as u64))
+    }
+
+    fn order(self) -> usize {
+        self.0 as usize & ((1 << Self::ORDER_BITS) - 1)
+    }
+
+    fn place(self) -> (u64, u64) {
+        ((self.0 >> 64) as u64, self.0 as u64 >> Self::ORDER_BITS)
+    }
+}
+
 /// A thread of the current message, at its next sample.
 struct Cursor<'a> {
     columns: &'a ThreadColumns,
@@ -172,15 +195,16 @@ impl Merge {
         let mut due = BinaryHeap::with_capacity(cursors.len());
         for (order, cursor) in cursors.iter_mut().enumerate() {
             if let Some(place) = self.follow(cursor, columns, definitions) {
-                due.push(Reverse((place, order)));
+                due.push(Reverse(Due::new(place, order)));
             }
         }
         while let Some(mut first) = due.peek_mut() {
-            let Reverse((place, order)) = *first;
+            let Reverse(due) = *first;
+            let order = due.order();
             let cursor = &mut cursors[order];
-            self.write(cursor, place, columns, definitions, writer);
+            self.write(cursor, due.place(), columns, definitions, writer);
             match self.follow(cursor, columns, definitions) {
-                Some(place) => *first = Reverse((place, order)),
+                Some(place) => *first = Reverse(Due::new(place, order)),
                 None => drop(PeekMut::pop(first)),
             }
         }
@@ -220,16 +244,9 @@ impl Merge {
         let clock = &mut self.clocks[cursor.thread];
         if cursor.node == Some(node) {
             let same = cursor.next..cursor.run_end.min(cursor.end);
-            let mut taken = 0;
-            let mut run = self.encoder.run(cursor.thread);
-            for (time, status) in times_usec[same.clone()].iter().zip(&status[same]) {
-                if run.is_full() {
-                    break;
-                }
-                clock.pass(clock.place(*time));
-                run.repeat(*time, *status);
-                taken += 1;
-            }
+            let (times, status) = (&times_usec[same.clone()], &status[same]);
+            let taken = self.encoder.run(cursor.thread).extend(times, status);
+            times[..taken].iter().for_each(|time| clock.pass(clock.place(*time)));
             cursor.go_to(cursor.next + taken);
             if self.is_cut(node) {
                 self.cut_stacks += taken as u64;
@@ -276,7 +293,7 @@ impl Merge {
             if self.encoder.run(cursor.thread).is_full() {
                 self.encoder.flush(cursor.thread, writer.records());
             }
-            self.encoder.run(cursor.thread).repeat(time, status);
+            self.encoder.run(cursor.thread).extend(&[time], &[status]);
         } else {
             self.encoder.change(cursor.thread, time, status, shared, &self.frames, writer.records());
         }

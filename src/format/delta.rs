@@ -112,6 +112,11 @@ impl DeltaEncoder {
     }
 }
 
+#[inline]
+fn is_full(run: &[u8]) -> bool {
+    run.len() + ENTRY_MAX > RUN_BYTES
+}
+
 /// A thread's samples since its last record.
 pub(crate) struct Run<'a> {
     thread: &'a mut Thread,
@@ -122,15 +127,25 @@ impl Run<'_> {
     /// in time, so other threads' records may come first.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.thread.run.len() + ENTRY_MAX > RUN_BYTES
+        is_full(&self.thread.run)
     }
 
-    /// Adds a sample.
+    /// Adds the first of these samples, as many as fit before the run is full; returns how many.
     #[inline]
-    pub fn repeat(&mut self, time: u64, status: u8) {
-        entries::write(&mut self.thread.run, time.wrapping_sub(self.thread.last_time), status);
-        self.thread.run_samples += 1;
-        self.thread.last_time = time;
+    pub fn extend(&mut self, times: &[u64], status: &[u8]) -> usize {
+        let Thread { last_time, run, run_samples, .. } = &mut *self.thread;
+        let mut taken = 0;
+        while taken < times.len() && !is_full(run) {
+            // So many fit, however long they are.
+            let these = taken..times.len().min(taken + (RUN_BYTES - run.len()) / ENTRY_MAX);
+            taken = these.end;
+            for (time, status) in times[these.clone()].iter().zip(&status[these]) {
+                entries::write(run, time.wrapping_sub(*last_time), *status);
+                *last_time = *time;
+            }
+        }
+        *run_samples += taken as u32;
+        taken
     }
 }
 
@@ -176,11 +191,15 @@ mod tests {
     fn a_run_is_full_before_it_could_pass_sixteen_kib() {
         let mut encoder = DeltaEncoder::new(0);
         let thread = encoder.thread(THREAD);
-        let mut samples = 0;
-        while !encoder.run(thread).is_full() {
-            samples += 1;
-            encoder.run(thread).repeat(samples, 0);
-        }
-        assert_eq!(samples, 8187);
+        let times: Vec<u64> = (1..=9000).collect();
+        let status = vec![0; times.len()];
+        assert_eq!(encoder.run(thread).extend(&times, &status), 8187);
+        assert!(encoder.run(thread).is_full());
+        assert_eq!(encoder.run(thread).extend(&times, &status), 0);
+        // One by one just as many.
+        let other = encoder.thread(ThreadKey { thread_id: 8, ..THREAD });
+        let mut one_by_one = times.chunks(1).zip(status.chunks(1));
+        let taken = one_by_one.position(|(time, status)| encoder.run(other).extend(time, status) == 0);
+        assert_eq!(taken, Some(8187));
     }
 }
