@@ -325,13 +325,12 @@ impl Merge {
             let (mut old, mut new) = (last, node);
             let mut popped = 0;
             while old != new {
-                while is_above(new, old) {
+                if is_above(new, old) {
                     let index = &mut self.index[new as usize];
                     let id = columns.stack_frame_id[new as usize];
                     self.frames.push(*index.get_or_insert_with(|| definitions.frame(id, writer)));
                     new = columns.stack_parent[new as usize];
-                }
-                while is_above(old, new) {
+                } else {
                     popped += 1;
                     old = columns.stack_parent[old as usize];
                 }
