@@ -10,16 +10,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use generate::Kind;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tachyon-jsonl");
-const SAMPLES: u64 = 5_000_000;
-const PAIRS: usize = 5;
+const PAIRS: u64 = 5;
 
 /// What all tables are made with.
 struct Setting {
-    /// Of the profiles, but for those of the table about memory.
-    samples: u64,
+    /// Samples of the profiles in place of their own number, but for the table about memory.
+    samples: Option<u64>,
     /// Runs of each case, each beside one of what it is compared with.
     pairs: u64,
     /// Where profiles and streams are.
@@ -35,8 +36,8 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let setting = Setting {
-        samples: number_of("BENCH_SAMPLES", SAMPLES)?,
-        pairs: number_of("BENCH_PAIRS", PAIRS as u64)?.max(1),
+        samples: number_of("BENCH_SAMPLES")?,
+        pairs: number_of("BENCH_PAIRS")?.unwrap_or(PAIRS).max(1),
         folder: Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench-data"),
         python: env::var("PYTHON315")
             .ok()
@@ -53,10 +54,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn number_of(variable: &str, default: u64) -> Result<u64> {
+impl Setting {
+    fn samples(&self, kind: Kind) -> u64 {
+        self.samples.unwrap_or(kind.samples)
+    }
+}
+
+fn number_of(variable: &str) -> Result<Option<u64>> {
     match env::var(variable) {
-        Ok(text) => Ok(text.parse().map_err(|fault| format!("{variable}={text}: {fault}"))?),
-        Err(_) => Ok(default),
+        Ok(text) => Ok(Some(text.parse().map_err(|fault| format!("{variable}={text}: {fault}"))?)),
+        Err(_) => Ok(None),
     }
 }
 

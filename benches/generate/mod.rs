@@ -50,17 +50,33 @@ pub struct Kind {
     changes: f64,
     /// How often the GIL changes hands.
     gil: f64,
+    /// Samples of the profiles that most tables are made with.
+    pub samples: u64,
     /// Samples for CPython's exporters, which are slow: several seconds of work, beside which Python's start is
     /// small.
     pub exported: u64,
 }
 
 /// 1 kHz; a quarter of the samples has a new stack.
-pub const CHURNY: Kind =
-    Kind { name: "churny", interval_us: 1000, jitter_us: 9.0, changes: 0.25, gil: 0.20, exported: 200_000 };
+pub const CHURNY: Kind = Kind {
+    name: "churny",
+    interval_us: 1000,
+    jitter_us: 9.0,
+    changes: 0.25,
+    gil: 0.20,
+    samples: 5_000_000,
+    exported: 200_000,
+};
 /// 10 kHz; most samples repeat.
-pub const CALM: Kind =
-    Kind { name: "calm", interval_us: 100, jitter_us: 2.2, changes: 0.03, gil: 0.02, exported: 1_000_000 };
+pub const CALM: Kind = Kind {
+    name: "calm",
+    interval_us: 100,
+    jitter_us: 2.2,
+    changes: 0.03,
+    gil: 0.02,
+    samples: 20_000_000,
+    exported: 1_000_000,
+};
 
 /// The same samples twice.
 pub struct Profiles {

@@ -54,10 +54,12 @@ def cpu(usage):
 
 
 def own_cpu(pid):
-    """Seconds of a process alone, without its children."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Seconds of a process alone, of its threads that still run, without its children."""
+    seconds = 0.0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+            seconds += int(file.read().split()[0]) / 1e9
+    return seconds
 
 
 def measured(command, **options):
@@ -109,7 +111,7 @@ class Bench:
                 total, alone = measured([*command, "-a", "-r", rate, "-d", str(seconds), str(pid)], stdout=file)
             return self.samples(profile), total, alone
 
-        print("| rate | recording | samples / own's | samples a CPU s / own's | CPU s of that process alone, a second "
+        print("| rate | recording | samples / own's | samples a CPU s / own's | CPU a sample of that process alone / own's "
               "| CPU s to start |")
         print("| --- | --- | ---: | ---: | ---: | ---: |")
         for rate in ("1khz", "10khz", "50khz"):
@@ -123,9 +125,9 @@ class Bench:
                 rows = []
                 for (own_count, own_total, _), (count, total, alone) in zip(runs["own --binary"], runs[kind]):
                     own_speed = own_count / (own_total - start["own --binary"])
-                    rows.append((count / own_count, count / (total - start[kind]) / own_speed, alone / SECONDS))
+                    rows.append((count / own_count, count / (total - start[kind]) / own_speed, alone / count * own_speed))
                 counts, speed, alone = (statistics.median(column) for column in zip(*rows))
-                print(f"| {rate} | {kind} | {counts:.3f} | {speed:.3f} | {alone:.3f} | {start[kind]:.2f} |", flush=True)
+                print(f"| {rate} | {kind} | {counts:.3f} | {speed:.3f} | {alone:.4f} | {start[kind]:.2f} |", flush=True)
 
     def latency(self):
         """From the last and the first sample of a batch to a reader of a socket."""

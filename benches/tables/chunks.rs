@@ -9,10 +9,9 @@ use crate::{Result, Setting, command, head, length, row};
 
 /// Each layout of the same stream, in turns with version 1.
 pub fn table(setting: &Setting) -> Result<()> {
-    let Setting { samples, pairs, folder, .. } = setting;
-    let title = format!(
-        "Chunks: {samples} samples to a file and back, medians of {pairs} runs beside one of version 1"
-    );
+    let Setting { pairs, folder, .. } = setting;
+    let title =
+        format!("Chunks: a stream to a file and back, medians of {pairs} runs beside one of version 1");
     let heads = [
         "profile",
         "layout",
@@ -24,7 +23,7 @@ pub fn table(setting: &Setting) -> Result<()> {
     ];
     head(&title, 2, &heads);
     for kind in [CHURNY, CALM] {
-        let profiles = generate::profiles(kind, *samples, folder)?;
+        let profiles = generate::profiles(kind, setting.samples(kind), folder)?;
         let stream = folder.join(format!("{}-chunked.jsonl", kind.name));
         let mut make = command(&["from-bin", "--stream-types", "raw"], &profiles.plain);
         make.extend(["-o".into(), stream.clone().into()]);

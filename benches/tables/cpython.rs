@@ -33,8 +33,12 @@ pub fn table(setting: &Setting) -> Result<()> {
         return Ok(());
     };
     let title = format!(
-        "Beside CPython: samples a second, {} of ours as a median of {} runs; CPython's no-op replay once on as many, its exporters once on {} (churny) and {} (calm)",
-        setting.samples, setting.pairs, CHURNY.exported, CALM.exported
+        "Beside CPython: samples a second, ours as medians of {} runs on {} (churny) and {} (calm); CPython's no-op replay once on as many, its exporters once on {} and {}",
+        setting.pairs,
+        setting.samples(CHURNY),
+        setting.samples(CALM),
+        CHURNY.exported,
+        CALM.exported
     );
     let heads = ["profile", "case", "M samples/s", "no-op replay's", "replay --jsonl's", "replay --gecko's"];
     head(&title, 2, &heads);
@@ -45,12 +49,12 @@ pub fn table(setting: &Setting) -> Result<()> {
         for (name, speed) in [("no-op replay", no_op), ("replay --jsonl", jsonl), ("replay --gecko", gecko)] {
             row(&[kind.name, &format!("CPython's {name}"), &format!("{speed:.3}"), "-", "-", "-"]);
         }
-        let profiles = generate::profiles(kind, setting.samples, &setting.folder)?;
+        let profiles = generate::profiles(kind, setting.samples(kind), &setting.folder)?;
         for (name, words, is_packed) in OURS {
             let command = command(words, if is_packed { &profiles.zstd } else { &profiles.plain });
             let seconds = (0..setting.pairs).map(|_| measure::bare(&command));
             let seconds = seconds.collect::<Result<Vec<_>>>()?;
-            let speed = speed(setting.samples, median(seconds));
+            let speed = speed(setting.samples(kind), median(seconds));
             row(&[
                 kind.name.to_string(),
                 name.to_string(),
@@ -70,9 +74,9 @@ fn speed(samples: u64, seconds: f64) -> f64 {
 }
 
 fn no_op(python: &[OsString], kind: Kind, setting: &Setting) -> Result<f64> {
-    let profiles = generate::profiles(kind, setting.samples, &setting.folder)?;
+    let profiles = generate::profiles(kind, setting.samples(kind), &setting.folder)?;
     let command = [python, &["-c".into(), NO_OP.into(), profiles.plain.into()]].concat();
-    Ok(speed(setting.samples, measure::bare(&command)?))
+    Ok(speed(setting.samples(kind), measure::bare(&command)?))
 }
 
 fn export(python: &[OsString], kind: Kind, format: &str, setting: &Setting) -> Result<f64> {

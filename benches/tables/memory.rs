@@ -7,7 +7,7 @@ use crate::{Result, Setting, head, number_of, row};
 
 pub fn table(setting: &Setting) -> Result<()> {
     let mut sizes = vec![1_000_000, 5_000_000];
-    if number_of("BENCH_LARGE", 0)? != 0 {
+    if number_of("BENCH_LARGE")?.is_some_and(|large| large != 0) {
         sizes.extend([20_000_000, 80_000_000]);
     }
     let heads = sizes.iter().map(|size| format!("{} M samples", size / 1_000_000));

@@ -19,8 +19,10 @@ const LEVEL: i32 = 5;
 
 pub fn table(setting: &Setting) -> Result<()> {
     let title = format!(
-        "Parsing: the raw lines of {} samples, one thread, medians of {} rounds in turns",
-        setting.samples, setting.pairs
+        "Parsing: the raw lines of {} (churny) and {} (calm) samples, one thread, medians of {} rounds in turns",
+        setting.samples(CHURNY),
+        setting.samples(CALM),
+        setting.pairs
     );
     let simdjson = simdjson(&setting.folder);
     head(&title, 2, &["profile", "case", "MB/s of text", "simdjson's", "zstd -5's"]);
@@ -49,11 +51,12 @@ struct Rounds {
 
 impl Rounds {
     fn run(kind: Kind, setting: &Setting, simdjson: Option<&Path>) -> Result<Self> {
-        let cases = cases(kind, setting.samples, &setting.folder)?;
+        let cases = cases(kind, setting.samples(kind), &setting.folder)?;
         let case = |name| cases.iter().find(|case| case.name == name).ok_or("no such case");
         let plain = case("to-bin --compression none")?;
         let packed = case("to-bin, zstd, 2 threads")?;
-        let region = region(&fs::read(generate::profiles(kind, setting.samples, &setting.folder)?.plain)?)?;
+        let region =
+            region(&fs::read(generate::profiles(kind, setting.samples(kind), &setting.folder)?.plain)?)?;
         let text = fs::read(&plain.text)?;
         let mut rounds = Rounds { bytes: text.len(), ..Rounds::default() };
         for _ in 0..setting.pairs {

@@ -61,14 +61,16 @@ pub fn cases(kind: Kind, samples: u64, folder: &Path) -> Result<Vec<Case>> {
 
 pub fn table(setting: &Setting) -> Result<()> {
     let title = format!(
-        "Speed: {} samples, medians of {} runs, each beside a copy of its text in memory",
-        setting.samples, setting.pairs
+        "Speed: {} (churny) and {} (calm) samples, medians of {} runs, each beside a copy of its text in memory",
+        setting.samples(CHURNY),
+        setting.samples(CALM),
+        setting.pairs
     );
     let heads =
         ["profile", "case", "M samples/s", "MB/s of text", "of memcpy's", "CPU ns a sample", "peak MiB"];
     head(&title, 2, &heads);
     for kind in [CHURNY, CALM] {
-        for case in cases(kind, setting.samples, &setting.folder)? {
+        for case in cases(kind, setting.samples(kind), &setting.folder)? {
             let text = fs::read(&case.text)?;
             let mut copy = vec![1; text.len()];
             let mut runs = Vec::new();
@@ -86,11 +88,11 @@ pub fn table(setting: &Setting) -> Result<()> {
                 runs.push(run);
             }
             let seconds = median(runs.iter().map(|run| run.seconds));
-            let per_sample = |usage: Usage| usage.cpu_seconds / setting.samples as f64 * 1e9;
+            let per_sample = |usage: Usage| usage.cpu_seconds / setting.samples(kind) as f64 * 1e9;
             row(&[
                 kind.name.to_string(),
                 case.name.to_string(),
-                format!("{:.1}", setting.samples as f64 / seconds / 1e6),
+                format!("{:.1}", setting.samples(kind) as f64 / seconds / 1e6),
                 format!("{:.0}", length(&case.text) as f64 / seconds / 1e6),
                 format!("{:.3}", median(ratios)),
                 usages(&runs, per_sample, 0),
