@@ -211,23 +211,51 @@ impl Maker {
     /// Makes lines of about `wanted` samples, fewer where they don't fit.
     fn split(&mut self, shape: Shape, batch: u64, mut wanted: usize, lines: &mut Lines) {
         let mut rest = std::mem::take(&mut self.rest);
-        let mut cut = Cut::Down;
         while rest.waiting() > 0 {
+            let taken = rest.cut(wanted, None, Cut::Down);
+            // An instant that is alone: a sample a thread.
+            if taken > wanted {
+                self.split_instant(shape, batch, wanted, &rest.slices().collect::<Vec<_>>(), lines);
+                rest.advance();
+                continue;
+            }
             let start = lines.text.len();
-            let taken = rest.cut(wanted, None, cut);
             let length = self.write(shape, batch, rest.slices(), lines);
             if length <= shape.limit || taken == 1 {
                 self.keep(lines);
                 rest.advance();
-                cut = Cut::Down;
             } else {
                 lines.text.truncate(start);
-                // An instant that doesn't fit although it is alone is cut between two threads.
-                cut = if taken > wanted { Cut::Within } else { Cut::Down };
-                wanted = (taken.min(wanted) * shape.limit / length * 15 / 16).max(1);
+                wanted = fewer(taken, shape.limit, length);
             }
         }
         self.rest = rest;
+    }
+
+    /// Makes lines of a sample of each of these threads: one line if they fit, else of about `wanted` threads.
+    fn split_instant(
+        &mut self,
+        shape: Shape,
+        batch: u64,
+        wanted: usize,
+        threads: &[Slice<'_>],
+        lines: &mut Lines,
+    ) {
+        // A few more than were expected to fit may do so.
+        let mut wanted = if threads.len() / 2 < wanted { threads.len() } else { wanted };
+        let mut left = threads;
+        while !left.is_empty() {
+            let (these, others) = left.split_at(wanted.min(left.len()));
+            let start = lines.text.len();
+            let length = self.write(shape, batch, these.iter().copied(), lines);
+            if length <= shape.limit || these.len() == 1 {
+                self.keep(lines);
+                left = others;
+            } else {
+                lines.text.truncate(start);
+                wanted = fewer(these.len(), shape.limit, length);
+            }
+        }
     }
 
     /// Appends a line to the text; returns the length of its body.
@@ -249,6 +277,11 @@ impl Maker {
         lines.ends.push(lines.text.len());
         lines.frames.extend_from_slice(&self.raw.tree.frame);
     }
+}
+
+/// How many samples to try where so many make a body of `length` bytes, over the limit.
+fn fewer(samples: usize, limit: usize, length: usize) -> usize {
+    (samples * limit / length * 15 / 16).max(1)
 }
 
 #[cfg(test)]
@@ -319,5 +352,41 @@ mod tests {
         assert_eq!(samples, 60_000);
         let full = expected.iter().filter(|line| line.len() > LIMIT / 2).count();
         assert!(full > expected.len() / 2, "{full} of {} lines are half full", expected.len());
+    }
+
+    /// Threads whose samples of one instant fill many lines, and instants of fewer threads in between.
+    #[test]
+    fn an_instant_of_many_threads_is_cut_between_threads_into_full_lines() {
+        const THREADS: u64 = 3000;
+        let threads = (0..THREADS).map(|thread_id| ThreadKey { interpreter_id: 0, thread_id });
+        let mut lanes = Lanes::new(threads, 0);
+        let mut samples = 0;
+        for instant in 0..20 {
+            for lane in (0..THREADS as usize).filter(|lane| instant % 4 == 0 || lane % 700 == instant) {
+                lanes.change(lane, StackChange { keep: 0, push: 1 }, std::iter::once(lane as u32 % 50));
+                lanes.push(lane, 100, 1);
+                samples += 1;
+            }
+        }
+        let mut raw = RawLines::new(ENVELOPE, LIMIT, 1);
+        let (mut found, mut lines) = (0, 0);
+        while lanes.waiting() > 0 {
+            lanes.cut(raw.wanted(), None, Cut::Down);
+            raw.add(0, &lanes);
+            lanes.advance();
+        }
+        for Lines { text, ends, .. } in raw.take() {
+            let starts = std::iter::once(&0).chain(&ends);
+            for (start, end) in starts.zip(&ends) {
+                assert!(end - start <= ENVELOPE + LIMIT, "{} bytes", end - start);
+                let body = &text[start + ENVELOPE - 1..*end];
+                let body: serde_json::Value = serde_json::from_slice(body).expect("an object");
+                found += body["samples"].as_u64().expect("a number");
+                lines += 1;
+            }
+        }
+        assert_eq!(found, samples);
+        // About 90 bytes a thread, and a line a small instant.
+        assert!(lines < 2 * samples * 90 / LIMIT as u64, "{lines} lines of {samples} samples");
     }
 }

@@ -26,10 +26,8 @@ pub struct Lanes {
 pub enum Cut {
     /// Behind the instant.
     Up,
-    /// Before the instant, unless it is the first.
+    /// Before the instant, unless it is the first: then it is marked alone, a sample a thread.
     Down,
-    /// Within it, between two threads.
-    Within,
 }
 
 /// One thread's waiting samples.
@@ -239,7 +237,7 @@ impl Lanes {
         let up_to = |nth: u64| below + groups.iter().map(|group| group.up_to(nth)).sum::<usize>();
         let nth = least(first, last, |nth| up_to(nth) >= wanted);
         let before_nth = |group: &Group| nth.checked_sub(1).map_or(0, |nth| group.up_to(nth));
-        total = up_to(nth);
+        let total = up_to(nth);
         let whole = below + groups.iter().map(before_nth).sum::<usize>();
         if cut == Cut::Down && total > wanted && whole > 0 {
             for (group, end) in groups.iter().zip(ends.iter_mut()) {
@@ -249,13 +247,6 @@ impl Lanes {
         }
         for (group, end) in groups.iter().zip(ends.iter_mut()) {
             *end = group.range.start + group.up_to(nth);
-        }
-        if cut == Cut::Within {
-            for (group, end) in groups.iter().zip(ends.iter_mut()).rev() {
-                let over = total.saturating_sub(wanted.max(1)).min(group.up_to(nth) - before_nth(group));
-                *end -= over;
-                total -= over;
-            }
         }
         total
     }
