@@ -7,7 +7,7 @@ use std::io::Cursor;
 use proptest::prelude::*;
 use tachyon_jsonl::convert::{Flush, ProfileOptions, StreamOptions, ToBinary, to_stream};
 use tachyon_jsonl::format::{Packing, Profile};
-use tachyon_jsonl::model::ThreadKey;
+use tachyon_jsonl::model::{Cut, ThreadKey};
 use tachyon_jsonl::protocol::message::{End, FrameDef, IdScope, Meta, StrDef};
 use tachyon_jsonl::protocol::{Encoder, MessageType, Raw, RawColumns, RawThread, decode};
 
@@ -232,6 +232,35 @@ fn runs_that_were_written_late_are_delivered_in_time() {
     assert!(samples_of(&text) == expected(&samples));
     let (again, losses) = to_binary(&mut text);
     assert!(losses.is_empty() && again == bytes);
+}
+
+/// Threads that sit still have their runs one behind the other, each with all times: only a part of each may wait.
+#[test]
+fn many_idle_threads_do_not_wait_in_memory() {
+    const THREADS: u64 = 600;
+    const TICKS: u64 = 3000;
+    let stack = vec![1, 0];
+    let samples: Vec<Sample> = (1..=TICKS)
+        .flat_map(|tick| (0..THREADS).map(move |thread| (tick, thread)))
+        .map(|(tick, thread)| (START + 100 * tick, thread, 0, stack.clone()))
+        .collect();
+    let bytes = record(&samples);
+    let mut profile = Profile::open(Cursor::new(&bytes)).expect("a profile");
+    let (mut replay, _) = profile.replay().expect("samples");
+    let (mut delivered, mut most, mut last) = (0, 0, 0);
+    loop {
+        replay.load(5000).expect("samples");
+        let before = replay.complete_before();
+        let lanes = replay.lanes();
+        most = most.max(lanes.waiting());
+        let Some(first) = lanes.first_key() else { break };
+        assert!(first >= last);
+        last = first;
+        delivered += lanes.cut(5000, before, Cut::Up);
+        lanes.advance();
+    }
+    assert_eq!(delivered as u64, THREADS * TICKS);
+    assert!(most < 800_000, "{most} samples waited");
 }
 
 /// A clock that stands still, and one that jumps ahead and comes back, keep every sample and the order

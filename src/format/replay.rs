@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::error::Result;
+use crate::format::entries::ENTRY_MAX;
 use crate::format::record::{Body, RecordReader};
 use crate::format::scan::{BLOCK, Late, Scan};
 use crate::format::threads::ThreadIndex;
 use crate::format::varint;
-use crate::limits::WAITING_SAMPLES;
+use crate::limits::{REORDER_SAMPLES, STACK_DEPTH, WAITING_SAMPLES};
 use crate::model::{Lanes, StackChange, ThreadKey};
 use rustc_hash::FxHashMap;
 
@@ -52,7 +53,29 @@ struct LateQueue<'a> {
     /// Unfinished records: the key that their next sample has at least, then their number.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     by_place: FxHashMap<u64, usize>,
+    /// Samples of a record that are loaded at once: the records of all threads may wait for the same time.
+    at_once: u32,
+    /// Room for them.
     buffer: Vec<u8>,
+}
+
+impl<'a> LateQueue<'a> {
+    /// Bytes of a late record's change.
+    const CHANGE: usize = ENTRY_MAX + 4 * STACK_DEPTH;
+
+    fn new(late: &'a mut Late, threads: usize) -> Self {
+        let records = late.records.iter().enumerate();
+        let at_once = (REORDER_SAMPLES / threads.max(1)).clamp(64, BLOCK as usize);
+        let buffer = if late.records.is_empty() { 0 } else { Self::CHANGE.max(at_once * ENTRY_MAX) };
+        LateQueue {
+            progress: vec![Progress::default(); late.records.len()],
+            heap: records.clone().map(|(n, record)| Reverse((record.first_key, n))).collect(),
+            by_place: records.map(|(n, record)| (record.at, n)).collect(),
+            at_once: at_once as u32,
+            buffer: vec![0; buffer],
+            late,
+        }
+    }
 }
 
 /// How far a late record is loaded.
@@ -72,21 +95,10 @@ impl<'a> Replay<'a> {
             index: ThreadIndex::default(),
             lane_of: Vec::new(),
             lane_by_key: threads.iter().enumerate().map(|(lane, thread)| (*thread, lane)).collect(),
-            lanes: Lanes::new(threads, start_us),
+            lanes: Lanes::new(threads.iter().copied(), start_us),
             open: None,
             ended: false,
-            late: LateQueue {
-                progress: vec![Progress::default(); late.records.len()],
-                heap: late
-                    .records
-                    .iter()
-                    .enumerate()
-                    .map(|(n, record)| Reverse((record.first_key, n)))
-                    .collect(),
-                by_place: late.records.iter().enumerate().map(|(n, record)| (record.at, n)).collect(),
-                buffer: if late.records.is_empty() { Vec::new() } else { vec![0; 64 * 1024] },
-                late,
-            },
+            late: LateQueue::new(late, threads.len()),
             renumbered: None,
         }
     }
@@ -242,7 +254,7 @@ impl<'a> Replay<'a> {
         let record = self.late.late.records[number];
         let lane = record.thread as usize;
         let Progress { samples: loaded, bytes } = self.late.progress[number];
-        let LateQueue { late, buffer, .. } = &mut self.late;
+        let LateQueue { late, buffer, at_once, .. } = &mut self.late;
         let got = late.read_at(record.spool_at + bytes, buffer)?;
         let buffer = &buffer[..got];
         let mut pos = 0;
@@ -257,7 +269,7 @@ impl<'a> Replay<'a> {
             self.lanes.change(lane, change, pushed);
         }
         let mut append = self.lanes.append(lane);
-        while loaded + now < record.samples {
+        while now < *at_once && loaded + now < record.samples {
             let mut next = pos;
             match varint::read(buffer, &mut next) {
                 Ok(delta) if next < buffer.len() => append.push(delta, buffer[next]),
