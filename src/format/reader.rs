@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::digest::{Digest, Digested, chunk_checksum};
 use crate::format::extension::{self, ChunkInfo};
 use crate::format::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-use crate::format::outline::{Ends, Outline, size_fault};
+use crate::format::outline::{Ends, size_fault};
 use crate::format::record::{Body, Place, RecordReader};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, Scan, Scanned};
@@ -377,17 +377,6 @@ impl Contents {
         }
         self.faults.extend(size_fault(&self.footer, self.size, base));
         Ok(())
-    }
-
-    /// What the profile says of itself.
-    pub fn outline(&self) -> Outline {
-        Outline {
-            header: self.header.clone(),
-            footer: self.footer,
-            chunk: self.chunk.clone(),
-            statistics: self.statistics,
-            fault: None,
-        }
     }
 }
 

@@ -59,25 +59,6 @@ struct LateQueue<'a> {
     buffer: Vec<u8>,
 }
 
-impl<'a> LateQueue<'a> {
-    /// Bytes of a late record's change.
-    const CHANGE: usize = ENTRY_MAX + 4 * STACK_DEPTH;
-
-    fn new(late: &'a mut Late, threads: usize) -> Self {
-        let records = late.records.iter().enumerate();
-        let at_once = (REORDER_SAMPLES / threads.max(1)).clamp(64, BLOCK as usize);
-        let buffer = if late.records.is_empty() { 0 } else { Self::CHANGE.max(at_once * ENTRY_MAX) };
-        LateQueue {
-            progress: vec![Progress::default(); late.records.len()],
-            heap: records.clone().map(|(n, record)| Reverse((record.first_key, n))).collect(),
-            by_place: records.map(|(n, record)| (record.at, n)).collect(),
-            at_once: at_once as u32,
-            buffer: vec![0; buffer],
-            late,
-        }
-    }
-}
-
 /// How far a late record is loaded.
 #[derive(Clone, Copy, Default)]
 struct Progress {
@@ -288,7 +269,24 @@ impl<'a> Replay<'a> {
     }
 }
 
-impl LateQueue<'_> {
+impl<'a> LateQueue<'a> {
+    /// Bytes of a late record's change.
+    const CHANGE: usize = ENTRY_MAX + 4 * STACK_DEPTH;
+
+    fn new(late: &'a mut Late, threads: usize) -> Self {
+        let records = late.records.iter().enumerate();
+        let at_once = (REORDER_SAMPLES / threads.max(1)).clamp(64, BLOCK as usize);
+        let buffer = if late.records.is_empty() { 0 } else { Self::CHANGE.max(at_once * ENTRY_MAX) };
+        LateQueue {
+            progress: vec![Progress::default(); late.records.len()],
+            heap: records.clone().map(|(n, record)| Reverse((record.first_key, n))).collect(),
+            by_place: records.map(|(n, record)| (record.at, n)).collect(),
+            at_once: at_once as u32,
+            buffer: vec![0; buffer],
+            late,
+        }
+    }
+
     /// The walk has come to the record at byte `at` of the region: from here on it is loaded from
     /// there. Returns how many of its samples are loaded already.
     #[inline]

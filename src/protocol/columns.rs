@@ -1,7 +1,5 @@
 //! Columns of integers as JSON text. This is most of what a stream holds, so it is made by hand.
 
-use crate::protocol::encode::write_json;
-
 /// The text of 0 to 9999, each with a comma behind it, and its length in the last byte: one load and one
 /// store write a number.
 static SHORT: [[u8; WORD]; 10_000] = short_numbers();
@@ -30,8 +28,8 @@ const fn short_numbers() -> [[u8; WORD]; 10_000] {
     table
 }
 
-/// Longest number with its sign and a comma.
-const NUMBER_MAX: usize = 22;
+/// Longest number with a comma.
+const LONG: usize = 21;
 /// Bytes that a column gathers before they go to the line: a few hundred numbers.
 const ROOM: usize = 2048;
 
@@ -119,18 +117,11 @@ impl<'a> Column<'a> {
 
     #[inline(never)]
     fn long(&mut self, value: u64) {
-        if self.len > ROOM - NUMBER_MAX {
+        if self.len > ROOM - LONG {
             self.flush();
         }
-        let mut digits = [b','; 21];
-        let mut at = digits.len() - 1;
-        let mut rest = value;
-        while rest > 0 {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        let digits = &digits[at..];
+        let mut room = [0; LONG];
+        let digits = digits(value, &mut room);
         self.room[self.len..self.len + digits.len()].copy_from_slice(digits);
         self.len += digits.len();
     }
@@ -151,15 +142,25 @@ impl<'a> Column<'a> {
     }
 }
 
+/// The digits of a number above 0, and a comma.
+fn digits(value: u64, room: &mut [u8; LONG]) -> &[u8] {
+    let mut at = room.len() - 1;
+    room[at] = b',';
+    let mut rest = value;
+    while rest > 0 {
+        at -= 1;
+        room[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    &room[at..]
+}
+
 /// Appends a number and a comma.
 #[inline]
 pub(crate) fn append(out: &mut Vec<u8>, value: u64) {
     match SHORT.get(value as usize) {
         Some(word) => append_word(out, word),
-        None => {
-            write_json(out, &value);
-            out.push(b',');
-        }
+        None => out.extend_from_slice(digits(value, &mut [0; LONG])),
     }
 }
 

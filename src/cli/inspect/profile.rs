@@ -11,10 +11,11 @@ use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    ByteOrder, Compression, Contents, Fault, FaultCode, Framing, HEADER_LEN, Layout, Outline, Part, Place,
-    Sequence,
+    ByteOrder, Compression, Contents, Fault, FaultCode, Footer, Framing, HEADER_LEN, Header, Layout, Outline,
+    Part, Place, Sequence,
 };
 use crate::limits::STACK_DEPTH;
+use crate::model::Statistics;
 use crate::protocol::message::{Capture, Stats};
 
 #[derive(Serialize)]
@@ -142,10 +143,10 @@ fn look(
         let outline = Outline::read(source, at, size)?;
         return Ok(Some(ProfileReport {
             faults: told(job, outline.fault.as_slice()),
-            ..declared(&outline, at, size)
+            ..declared(&outline.header, &outline.footer, outline.statistics, Place { at, size })
         }));
     }
-    let base = sequence.position();
+    let at = sequence.position();
     let Some(Part::Profile(profile)) = sequence.next(source)? else { return Ok(None) };
     let contents = profile.contents();
     for warning in &contents.warnings {
@@ -154,11 +155,12 @@ fn look(
     if contents.scan.samples == 0 {
         job.messages.warning(job.name, "the profile holds no samples");
     }
+    let Contents { header, footer, statistics, size, warnings, faults, .. } = contents;
     Ok(Some(ProfileReport {
         found: Some(found(contents)),
-        warnings: contents.warnings.clone(),
-        faults: told(job, &contents.faults),
-        ..declared(&contents.outline(), base, contents.size)
+        warnings: warnings.clone(),
+        faults: told(job, faults),
+        ..declared(header, footer, *statistics, Place { at, size: *size })
     }))
 }
 
@@ -172,16 +174,15 @@ fn told(job: &Job<'_>, faults: &[Fault]) -> Vec<FaultReport> {
 }
 
 /// What the profile says of itself.
-fn declared(outline: &Outline, base: u64, size: u64) -> ProfileReport {
-    let Outline { header, footer, statistics, .. } = outline;
+fn declared(header: &Header, footer: &Footer, statistics: Option<Statistics>, place: Place) -> ProfileReport {
     let (compression, compression_number) = match header.compression {
         Compression::None => ("none", 0),
         Compression::Zstd => ("zstd", 1),
         Compression::Undefined(number) => ("unknown", number),
     };
     ProfileReport {
-        offset_bytes: base,
-        size_bytes: size,
+        offset_bytes: place.at,
+        size_bytes: place.size,
         format_version: 1,
         layout: header.layout.name(),
         byte_order: match header.byte_order {
