@@ -9,6 +9,7 @@ use tempfile::SpooledTempFile;
 use crate::error::{Error, Result};
 use crate::limits::SPOOL_MEMORY;
 use crate::stream::address::{Address, SocketAddress};
+use crate::stream::names::Named;
 use crate::stream::peer::Network;
 use crate::stream::standard;
 
@@ -34,6 +35,8 @@ impl Input {
     pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Input> {
         Ok(match network.address(argument)? {
             Address::Standard => Input::Standard,
+            // Even a socket, which cannot be opened by this name.
+            Address::File(path) if matches!(Named::of(&path), Ok(Named::Descriptor(_, 0))) => Input::Standard,
             Address::File(path) => Input::File(path),
             Address::Socket(address) => Input::Socket(address, network.clone()),
         })

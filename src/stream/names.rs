@@ -31,11 +31,10 @@ impl Named {
         for _ in 0..=LINKS {
             if ends_as_a_folder(&path) {
                 // Nothing that could be written to; where the system knows better why, it says so.
-                fs::metadata(&path).or_else(|error| match error.kind() {
-                    io::ErrorKind::NotFound => Err(io::ErrorKind::IsADirectory.into()),
-                    _ => Err(error),
-                })?;
-                return Err(io::ErrorKind::IsADirectory.into());
+                return Err(match fs::metadata(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => error,
+                    _ => io::ErrorKind::IsADirectory.into(),
+                });
             }
             let Some(name) = path.file_name() else { return Ok(Named::Path(path)) };
             let folder = fs::canonicalize(folder_of(&path))?;

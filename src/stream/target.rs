@@ -11,7 +11,7 @@ use crate::stream::lock::is_same;
 use crate::stream::names::{Named, unkept_promise};
 use crate::stream::output::{Output, Place};
 use crate::stream::peer::Network;
-use crate::stream::standard::{self, writable};
+use crate::stream::standard;
 use crate::stream::unfinished::Unfinished;
 
 /// A file, standard output, or a socket.
@@ -190,16 +190,16 @@ fn is_socket(_: &Path) -> bool {
 #[cfg(unix)]
 fn open_descriptor(at: &Path, number: i32) -> io::Result<File> {
     match number {
-        0 => writable(io::stdin()),
+        0 => standard::writable(io::stdin()),
         1 => standard::output(),
-        2 => writable(io::stderr()),
+        2 => standard::writable(io::stderr()),
         #[cfg(target_os = "linux")]
         _ => {
             use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
             let taken = pidfd_open(getpid(), PidfdFlags::empty())
                 .and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty()));
             match taken {
-                Ok(descriptor) => writable(descriptor),
+                Ok(descriptor) => standard::writable(descriptor),
                 Err(rustix::io::Errno::BADF) => {
                     Err(io::Error::new(io::ErrorKind::NotFound, "no such descriptor is open"))
                 }
