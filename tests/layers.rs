@@ -51,7 +51,6 @@ const RULES: [(&str, &[&str]); 8] = [
             "flate2",
             "memchr",
             "tempfile",
-            "same_file",
             "rustix",
             "subtle",
             "tungstenite",

@@ -23,7 +23,7 @@ Examples:
   tachyon-jsonl from-bin prof.bin --stream-types raw,agg:5s,loss -o prof.jsonl
   tachyon-jsonl to-bin < prof.jsonl > again.bin
 
-Exit status: 0 all of it was done; 1 failed, nothing usable was written; 2 usage; 3 something
+Exit status: 0 all of it was done; 1 failed, nothing usable was written; 2 usage; 3 something \
 was lost or damaged, and what could be kept was written.")]
 pub(crate) struct Args {
     /// No warnings; errors are still told
@@ -322,8 +322,8 @@ Examples:
   tachyon-jsonl diff before.bin after.jsonl --by function --top 10
   tachyon-jsonl diff before.bin after.bin --json | jq -c 'select(.self_share_change > 0.01)'
 
-Both may be profiles, streams (their tables are taken, or their samples) or CPython's own JSON Lines.
-A share is of all samples that hold a frame, so that runs of different length can be compared. Rows
+Both may be profiles, streams (their tables are taken, or their samples) or CPython's own JSON Lines. \
+A share is of all samples that hold a frame, so that runs of different length can be compared. Rows \
 come by the change of the share of samples in which the frame runs, the largest first.")]
 pub(crate) struct Diff {
     /// The run before; '-' is standard input
@@ -401,7 +401,7 @@ Examples:
   tachyon-jsonl recover torn.bin -o whole.bin
   tachyon-jsonl recover killed.bin | tachyon-jsonl from-bin
 
-A profile in chunks: every whole chunk is copied. Another: the whole records, with the names as far
+A profile in chunks: every whole chunk is copied. Another: the whole records, with the names as far \
 as they were written. Standard error tells what is lost.
 
 Exit status: 0 nothing was lost; 1 there is nothing to save; 3 something was lost.")]

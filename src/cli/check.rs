@@ -1,12 +1,13 @@
 //! `check`: every breach of the protocol in a stream, with its line.
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 
 use crate::cli::Status;
 use crate::cli::args::Check as Args;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::sniff::stream_lines;
+use crate::cli::terminal::{self, shown};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::{Checker, Finding};
 use crate::stream::{Input, Lines};
@@ -18,7 +19,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let named = |error: Error| error.within(&name);
     let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
     let mut checker = Checker::default();
-    let mut told = Told { out: BufWriter::new(io::stdout().lock()), faults: 0 };
+    let mut told = Told { out: terminal::open()?, faults: 0 };
     let mut findings = Vec::new();
     loop {
         match lines.next_line() {
@@ -28,7 +29,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
                 (ErrorKind::Limit, Some(Position::Line(number))) => checker.unreadable(number, &mut findings),
                 // What is missing behind it is not the stream's fault.
                 _ => {
-                    told.out.flush()?;
+                    told.flush()?;
                     return Err(named(error));
                 }
             },
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let messages = checker.messages();
     checker.finish(&mut findings);
     told.tell(&mut findings)?;
-    told.out.flush()?;
+    told.flush()?;
     if told.faults == 0 {
         return Ok(Status::Done);
     }
@@ -55,9 +56,14 @@ impl<W: Write> Told<W> {
     fn tell(&mut self, findings: &mut Vec<Finding>) -> Result<()> {
         for Finding { line, what } in findings.drain(..) {
             self.faults += 1;
-            writeln!(self.out, "line {line}: {what}")?;
+            let line = format!("line {line}: {what}");
+            writeln!(self.out, "{}", shown(&line)).map_err(terminal::named)?;
         }
         Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(terminal::named)
     }
 }
 

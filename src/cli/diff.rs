@@ -1,6 +1,6 @@
 //! `diff`: what changed between two runs.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::runs::threads;
 use crate::cli::sniff::{Sniffed, sniff};
+use crate::cli::terminal::{self, shown};
 use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 use crate::error::{Error, Result};
 use crate::format::{Part, Sequence};
@@ -45,13 +46,12 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         messages.warning(&names, &format!("sampled every {a} and every {b} us: compare shares, not samples"));
     }
     let rows = diff(&base_side, &new_side);
-    let mut out = BufWriter::new(io::stdout().lock());
-    if args.json {
-        json(&mut out, args, [(base, &base_side), (new, &new_side)], &rows)?;
-    } else {
-        table(&mut out, args, [(base, &base_side), (new, &new_side)], &rows)?;
-    }
-    out.flush()?;
+    let sides = [(base, &base_side), (new, &new_side)];
+    terminal::write(
+        |out| {
+            if args.json { json(out, args, sides, &rows) } else { table(out, args, sides, &rows) }
+        },
+    )?;
     Ok(status)
 }
 
@@ -194,7 +194,7 @@ struct CumulativeRow {
     cumulative_ratio: Option<f64>,
 }
 
-fn json(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> Result<()> {
+fn json(out: &mut dyn Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> io::Result<()> {
     let [base, new] = sides.map(|(input, side)| Run {
         name: input.name(),
         mode: side.mode.as_deref(),
@@ -240,23 +240,24 @@ fn json(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[
     Ok(())
 }
 
-fn line(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
-    serde_json::to_writer(&mut *out, value).map_err(|error| Error::from(io::Error::from(error)))?;
-    Ok(out.write_all(b"\n")?)
+fn line(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
 }
 
-fn table(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> Result<()> {
+fn table(out: &mut dyn Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> io::Result<()> {
     for (what, (input, side)) in ["base", "new"].iter().zip(sides) {
-        writeln!(out, "{what:<5} {}: {} samples with a frame", input.name(), side.samples_total)?;
+        let name = input.name();
+        writeln!(out, "{what:<5} {}: {} samples with a frame", shown(&name), side.samples_total)?;
     }
-    let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
+    let listed = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
     writeln!(out)?;
     writeln!(
         out,
         "{:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7} {:>8}  where",
         "base", "new", "change", "base", "new", "points", "times", "on stack"
     )?;
-    for DiffRow { subject, self_, cumulative } in &rows[..shown] {
+    for DiffRow { subject, self_, cumulative } in &rows[..listed] {
         let percent = |share: f64| format!("{:.2}%", 100.0 * share);
         let times = self_.ratio().map_or_else(|| "-".to_string(), |ratio| format!("{ratio:.2}"));
         let points = |change: &Change| format!("{:+.2}", 100.0 * change.share());
@@ -273,13 +274,13 @@ fn table(out: &mut impl Write, args: &Args, sides: [(&Input, &Side); 2], rows: &
             place(subject),
         )?;
     }
-    if shown < rows.len() {
-        writeln!(out, "and {} more: --top 0 lists all", rows.len() - shown)?;
+    if listed < rows.len() {
+        writeln!(out, "and {} more: --top 0 lists all", rows.len() - listed)?;
     }
     Ok(())
 }
 
-/// The subject in a line, without control characters.
+/// The subject in a line.
 fn place(subject: &Subject) -> String {
     let mut text = match (&subject.function, subject.line) {
         (None, _) => subject.path.clone(),
@@ -290,5 +291,5 @@ fn place(subject: &Subject) -> String {
         text.truncate(text.len() - 1);
         text.push_str(&format!(":{col})"));
     }
-    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+    shown(&text).into_owned()
 }

@@ -3,9 +3,11 @@
 //! A chunk is delivered once its header is there. The file may not exist yet, be replaced, or be cut and
 //! started anew: then what comes is another run.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -50,10 +52,11 @@ pub(super) fn run(
     };
     let (sender, wakes) = mpsc::channel();
     let stop = sender.clone();
-    let mut is_asked = false;
+    let is_open = Arc::new(AtomicBool::new(false));
+    let may_wait = Arc::clone(&is_open);
     on_stop(move |signal| {
-        // Who asks again does not want to wait for readers.
-        if std::mem::replace(&mut is_asked, true) {
+        // Who asks again does not want to wait for readers. A pipe may wait for its first one for ever.
+        if !may_wait.swap(false, Ordering::Relaxed) {
             end_now(signal);
         }
         let _ = stop.send(Wake::Stop);
@@ -62,18 +65,23 @@ pub(super) fn run(
     let look = if watcher.is_some() { LOOK } else { LOOK_DEAF };
     let mut follow =
         Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, open()?), open: None };
+    is_open.store(true, Ordering::Relaxed);
     let period = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let mut heartbeat = period.map(|types| Every::new(types.heartbeat()));
-    loop {
+    let ended = loop {
         let looked = Instant::now();
-        follow.look()?;
-        if heartbeat.as_mut().is_some_and(Every::is_due) {
-            follow.runs.heartbeat(wall_us())?;
+        if let Err(error) = follow.look().and_then(|()| follow.beat(heartbeat.as_mut())) {
+            break Err(error);
         }
         let due = heartbeat.as_ref().map_or(look, |heartbeat| heartbeat.left().min(look));
         if !sleep(&wakes, looked + PAUSE, due) {
-            return follow.stop();
+            break follow.stop();
         }
+    };
+    match ended {
+        Ok(()) => follow.runs.finish(None),
+        Err(error) if follow.runs.output_failed() => follow.runs.give_up(error),
+        Err(error) => Err(error),
     }
 }
 
@@ -215,10 +223,13 @@ impl Follow<'_> {
         self.runs.publish()
     }
 
-    fn stop(mut self) -> Result<Status> {
+    fn beat(&mut self, heartbeat: Option<&mut Every>) -> Result<()> {
+        if heartbeat.is_some_and(Every::is_due) { self.runs.heartbeat(wall_us()) } else { Ok(()) }
+    }
+
+    fn stop(&mut self) -> Result<()> {
         self.look()?;
-        self.end(true)?;
-        self.runs.finish(None)
+        self.end(true)
     }
 }
 
@@ -234,15 +245,18 @@ enum Fate {
 impl OpenFile {
     /// The file, once it has begun to be a profile in chunks.
     fn begun(path: &Path) -> Result<Option<Self>> {
-        let mut file = match File::open(path) {
-            Ok(file) => file,
+        // A pipe is not even opened: it would wait for who writes.
+        let opened =
+            fs::metadata(path).and_then(|found| found.is_file().then(|| File::open(path)).transpose());
+        let mut file = match opened {
+            Ok(Some(file)) => file,
+            Ok(None) => {
+                return Err(Error::usage("only a regular file can be followed")
+                    .hint("a pipe is followed without --follow"));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if !file.metadata()?.is_file() {
-            return Err(Error::usage("only a regular file can be followed")
-                .hint("a pipe is followed without --follow"));
-        }
         let start = start_of(&mut file)?;
         if file.metadata()?.len() < HEADER_LEN || start.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -257,6 +271,9 @@ impl OpenFile {
     }
 
     fn fate(&self, path: &Path) -> io::Result<Fate> {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Ok(Fate::Replaced);
+        }
         match Handle::from_path(path) {
             Ok(handle) if handle != self.handle => return Ok(Fate::Replaced),
             Ok(_) => {}

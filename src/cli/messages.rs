@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::cli::terminal::shown;
 use crate::error::Error;
 
 const PROGRAM: &str = "tachyon-jsonl";
@@ -57,5 +58,5 @@ impl Messages {
 
 /// A line for people. Nobody may be there to read it.
 fn say(line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", shown(&line.to_string()));
 }

@@ -19,9 +19,12 @@ mod signals;
 #[cfg(unix)]
 mod snapshot;
 mod sniff;
+mod terminal;
 mod to_bin;
 mod upgrade;
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -30,6 +33,10 @@ use clap::{CommandFactory, Parser};
 use crate::error::{Error, ErrorKind, Result};
 use args::{Args, Command};
 use messages::Messages;
+use terminal::{shown, shown_lines};
+
+#[cfg(unix)]
+pub use crate::stream::note_closed_streams;
 
 /// How a command ended, if it wasn't with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +51,30 @@ pub(crate) enum Status {
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => {
-            // Help and version go to standard output; a reader that goes away is no error.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(error) => return no_command(&error),
     };
     let messages = Messages::new(args.quiet);
-    let ended = run(&args, &messages);
+    exit_code(run(&args, &messages), &messages)
+}
+
+/// What there is to say instead of a command's work: help and version on standard output, or that the arguments
+/// are none.
+fn no_command(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        // Arguments come from outside. Colours are left to those that need no care.
+        let is_plain = |argument: OsString| matches!(shown(&argument.to_string_lossy()), Cow::Borrowed(_));
+        let _ = if std::env::args_os().all(is_plain) {
+            error.print()
+        } else {
+            write!(std::io::stderr(), "{}", shown_lines(&error.render().to_string()))
+        };
+        return ExitCode::from(2);
+    }
+    let printed = terminal::write(|_| error.print().and_then(|()| std::io::stdout().flush()));
+    exit_code(printed.map(|()| Status::Done), &Messages::new(false))
+}
+
+fn exit_code(ended: Result<Status>, messages: &Messages) -> ExitCode {
     // Names of sockets that nobody answers on any more.
     crate::stream::remove_unfinished();
     match ended {
@@ -93,7 +116,9 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
             print(&page)
         }
         Command::Man { folder: Some(folder) } => {
-            clap_mangen::generate_to(Args::command(), folder)?;
+            let made = std::fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(Args::command(), folder));
+            made.map_err(|error| Error::from(error).within(&folder.display().to_string()))?;
             Ok(Status::Done)
         }
         Command::Completions { shell } => {
@@ -105,9 +130,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
 }
 
 fn print(bytes: &[u8]) -> Result<Status> {
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(bytes)?;
-    stdout.flush()?;
+    terminal::write(|out| out.write_all(bytes))?;
     Ok(Status::Done)
 }
 

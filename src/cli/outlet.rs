@@ -12,7 +12,7 @@ use crate::protocol::{MessageType, StreamTypes};
 use crate::stream::{Amount, Input, Limit, Network, Output, Target};
 
 /// Said where a target fails beside others.
-const LEFT_OUT: &str = "the recording goes on without it";
+const LEFT_OUT: &str = "the others go on without it";
 
 /// Every target of one stream, open.
 pub(super) struct Outlet {
@@ -110,7 +110,7 @@ impl Outlet {
             if !is_served {
                 let mut output = target.open().map_err(named)?;
                 output = match limit {
-                    Some(limit) => output.limited(limit).map_err(named)?,
+                    Some(limit) => output.limited(limit),
                     None if is_live => output,
                     None => output.roomy(),
                 };
@@ -188,6 +188,7 @@ impl Outlet {
                 Err(error) => self.leave_out(at, error).map_err(|error| self.named(error))?,
             }
         }
+        self.look_for_displaced();
         Ok(())
     }
 
@@ -195,7 +196,8 @@ impl Outlet {
     /// without a word, for anything else it is told.
     fn leave_out(&mut self, at: usize, error: Error) -> Result<()> {
         let is_last = self.outputs.len() == 1 && self.live.is_none();
-        if is_last || !(self.goes_on || is_broken_pipe(&error)) {
+        let has_reader_gone = is_broken_pipe(&error) || self.outputs[at].1.is_deserted();
+        if is_last || !(self.goes_on || has_reader_gone) {
             self.failed = Some(self.outputs[at].0.clone());
             return Err(error);
         }
@@ -203,24 +205,33 @@ impl Outlet {
         if !is_broken_pipe(&error) {
             self.has_left_out = true;
             self.messages.fault(&name, &error.hint(LEFT_OUT));
-            self.cut(&name, output);
+            self.note_what_is_left(&name, &output);
         }
         Ok(())
     }
 
     /// What is in a file of a target that failed ends where it was whole.
-    fn cut(&self, name: &str, output: Output) {
-        match output.abandon() {
-            Ok(true) => self.messages.note(name, "it ends with the last batch that is whole"),
-            Ok(false) => {}
-            Err(error) => self.messages.fault(name, &Error::from(error).within("it is incomplete")),
+    fn note_what_is_left(&self, name: &str, output: &Output) {
+        if output.is_published() {
+            self.messages.note(name, "it ends with the last batch that is whole");
         }
     }
 
-    /// Gives up the target that failed last.
-    pub fn abandon(mut self) {
-        for (name, output) in std::mem::take(&mut self.outputs) {
-            self.cut(&name, output);
+    /// Gives up the target that failed last. Returns whether something whole is in any file.
+    pub fn abandon(self) -> bool {
+        for (name, output) in &self.outputs {
+            self.note_what_is_left(name, output);
+        }
+        self.outputs.iter().any(|(_, output)| output.is_published())
+    }
+
+    /// Tells of files that are not under their names any more.
+    fn look_for_displaced(&mut self) {
+        for (name, output) in &mut self.outputs {
+            if let Some(error) = output.displaced() {
+                self.messages.fault(name, &error);
+                self.has_left_out = true;
+            }
         }
     }
 
@@ -229,13 +240,15 @@ impl Outlet {
     /// # Errors
     ///
     /// A target that cannot be brought to its place.
-    pub fn commit(self) -> Result<Status> {
+    pub fn commit(mut self) -> Result<Status> {
+        self.look_for_displaced();
         let mut committed = Ok(());
         let mut has_left_out = self.has_left_out;
         for (name, output) in self.outputs {
+            let is_published = output.is_published();
             let done = output.commit().map_err(|error| error.within(&name));
             match done {
-                Err(error) if self.goes_on => {
+                Err(error) if self.goes_on || is_published => {
                     has_left_out = true;
                     self.messages.error(&error);
                 }

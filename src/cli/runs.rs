@@ -433,6 +433,19 @@ impl<'a> Runs<'a> {
         self.output.place().publish()
     }
 
+    /// Ends a stream whose last target has failed: what it is worth.
+    ///
+    /// # Errors
+    ///
+    /// The reason, where nothing whole is in any file.
+    pub fn give_up(self, error: Error) -> Result<Status> {
+        if !self.output.into_place().abandon() {
+            return Err(error);
+        }
+        self.messages.error(&error);
+        Ok(Status::Partial)
+    }
+
     /// Ends the stream, after what went wrong last.
     pub fn finish(self, failure: Option<Error>) -> Result<Status> {
         let mut status = self.status;

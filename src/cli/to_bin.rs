@@ -28,10 +28,14 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     target.check_apart_from(std::slice::from_ref(&input))?;
     let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
     let job = Job { args, messages, input: &input };
-    let status = match args.layout {
+    let mut status = match args.layout {
         Layout::V1 => job.whole(&mut output, &target)?,
         Layout::V2 => job.chunks(&mut output, &target)?,
     };
+    if let Some(error) = output.displaced() {
+        messages.fault(&target.name(), &error);
+        status = Status::Partial;
+    }
     output.commit().map_err(|error| error.within(&target.name()))?;
     Ok(status)
 }

@@ -1,6 +1,6 @@
 //! Where bytes come from.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,9 @@ use tempfile::SpooledTempFile;
 use crate::error::{Error, Result};
 use crate::limits::SPOOL_MEMORY;
 use crate::stream::address::{Address, SocketAddress};
+use crate::stream::names::Named;
 use crate::stream::peer::Network;
+use crate::stream::standard;
 
 const BUFFER: usize = 64 * 1024;
 
@@ -33,6 +35,8 @@ impl Input {
     pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Input> {
         Ok(match network.address(argument)? {
             Address::Standard => Input::Standard,
+            // Even a socket, which cannot be opened by this name.
+            Address::File(path) if matches!(Named::of(&path), Ok(Named::Descriptor(_, 0))) => Input::Standard,
             Address::File(path) => Input::File(path),
             Address::Socket(address) => Input::Socket(address, network.clone()),
         })
@@ -47,6 +51,22 @@ impl Input {
         }
     }
 
+    /// What stands there. It is not opened: a pipe would wait.
+    pub(super) fn metadata(&self) -> Option<fs::Metadata> {
+        match self {
+            #[cfg(unix)]
+            Input::Standard => {
+                use std::os::fd::AsFd;
+                let input = standard::input().and_then(|input| input.as_fd().try_clone_to_owned());
+                input.and_then(|input| File::from(input).metadata()).ok()
+            }
+            #[cfg(not(unix))]
+            Input::Standard => None,
+            Input::File(path) => fs::metadata(path).ok(),
+            Input::Socket(..) => None,
+        }
+    }
+
     /// Opens it for reading from front to back.
     ///
     /// # Errors
@@ -54,7 +74,7 @@ impl Input {
     /// A file that cannot be opened.
     pub fn reader(&self) -> Result<Box<dyn BufRead>> {
         Ok(match self {
-            Input::Standard => Box::new(BufReader::with_capacity(BUFFER, io::stdin())),
+            Input::Standard => Box::new(BufReader::with_capacity(BUFFER, standard::input()?)),
             Input::File(path) => Box::new(BufReader::with_capacity(BUFFER, open(path)?)),
             Input::Socket(address, network) => network.source(address)?,
         })
@@ -74,7 +94,7 @@ impl Input {
         match file {
             Some(file) if file.metadata()?.is_file() => Ok(ProfileSource::File(file)),
             Some(file) => Ok(ProfileSource::of_pipe(file)),
-            None => Ok(ProfileSource::of_pipe(io::stdin())),
+            None => Ok(ProfileSource::of_pipe(standard::input()?)),
         }
     }
 }

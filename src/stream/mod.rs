@@ -8,10 +8,16 @@ mod address;
 #[cfg(feature = "cli")]
 mod beside;
 #[cfg(feature = "cli")]
+mod growing;
+#[cfg(feature = "cli")]
 mod input;
 #[cfg(feature = "cli")]
 mod limit;
 mod lines;
+#[cfg(feature = "cli")]
+mod lock;
+#[cfg(feature = "cli")]
+mod names;
 #[cfg(feature = "cli")]
 mod output;
 #[cfg(feature = "cli")]
@@ -27,6 +33,8 @@ mod sinks;
 #[cfg(feature = "cli")]
 mod socket;
 #[cfg(feature = "cli")]
+mod standard;
+#[cfg(feature = "cli")]
 mod target;
 #[cfg(feature = "cli")]
 mod unfinished;
@@ -41,6 +49,10 @@ pub use input::{Input, ProfileSource, unpacked};
 pub use limit::Limit;
 pub use lines::{Line, Lines, Tolerated};
 #[cfg(feature = "cli")]
+pub use lock::{is_at, lock};
+#[cfg(feature = "cli")]
+pub use names::{folder_of, leads_to};
+#[cfg(feature = "cli")]
 pub use output::Output;
 #[cfg(feature = "cli")]
 pub use peer::{Network, Notice};
@@ -54,7 +66,11 @@ pub use secret::Token;
 pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};
 #[cfg(all(feature = "cli", unix))]
 pub use socket::{BindFault, PrivateListener};
+#[cfg(all(feature = "cli", unix))]
+pub use standard::note_closed as note_closed_streams;
 #[cfg(feature = "cli")]
-pub use target::{Target, folder_of};
+pub use standard::output as standard_output;
 #[cfg(feature = "cli")]
-pub use unfinished::{before_unfinished, remove_unfinished};
+pub use target::Target;
+#[cfg(feature = "cli")]
+pub use unfinished::{Made, before_unfinished, remove_unfinished};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::stream::address::{Host, SocketAddress, Transport};
-use crate::stream::target::folder_of;
+use crate::stream::names::folder_of;
 use crate::stream::unfinished::{begin_unfinished, end_unfinished, prepare_unfinished};
 
 /// A connection.

@@ -1,16 +1,18 @@
 //! Where output is to go, by name.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
-
-use same_file::Handle;
 
 use crate::error::{Error, Result};
 use crate::stream::Input;
 use crate::stream::address::{Address, SocketAddress};
+use crate::stream::lock::is_same;
+use crate::stream::names::{Named, unkept_promise};
 use crate::stream::output::{Output, Place};
 use crate::stream::peer::Network;
-use crate::stream::unfinished::{begin_unfinished, prepare_unfinished};
+use crate::stream::standard;
+use crate::stream::unfinished::Unfinished;
 
 /// A file, standard output, or a socket.
 #[derive(Clone)]
@@ -28,13 +30,30 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// An address that breaks the rules, or needs a token.
+    /// An address that breaks the rules, or needs a token, and a name that promises what is not done.
     pub fn of_argument(argument: Option<&Path>, network: &Network) -> Result<Target> {
-        Ok(match network.address(argument)? {
-            Address::Standard => Target::Standard,
-            Address::File(path) => Target::File(path),
-            Address::Socket(address) => Target::Socket(address, network.clone()),
-        })
+        match network.address(argument)? {
+            Address::Standard => Ok(Target::Standard),
+            Address::File(path) => Target::of_file(path),
+            Address::Socket(address) => Ok(Target::Socket(address, network.clone())),
+        }
+    }
+
+    /// The target of this name, which may lead to standard output.
+    ///
+    /// # Errors
+    ///
+    /// A name that promises what is not done.
+    pub fn of_file(path: PathBuf) -> Result<Target> {
+        if let Some(ending) = unkept_promise(&path) {
+            let fault = format!("the name ends in .{ending}, and nothing is packed so here");
+            return Err(Error::usage(fault)
+                .within(&path.display().to_string())
+                .hint("a name that ends in .zst is packed with zstd; for others pipe the output on"));
+        }
+        // What cannot be followed is told when it is opened.
+        let is_standard = matches!(Named::of(&path), Ok(Named::Descriptor(_, 1)));
+        Ok(if is_standard { Target::Standard } else { Target::File(path) })
     }
 
     /// Whether it is read while it is written, by somebody who may be slow.
@@ -64,10 +83,26 @@ impl Target {
     pub fn is_same_place(&self, other: &Target) -> bool {
         match (self, other) {
             (Target::Standard, Target::Standard) => true,
-            (Target::File(one), Target::File(other)) => place_of(one) == place_of(other),
             (Target::Socket(one, _), Target::Socket(other, _)) => one.to_string() == other.to_string(),
-            _ => false,
+            (Target::Socket(..), _) | (_, Target::Socket(..)) => false,
+            (Target::File(one), Target::File(other)) if is_same_path(one, other) => true,
+            _ => self.is_file_of(other.metadata()),
         }
+    }
+
+    /// What stands there. It is not opened: a pipe would wait.
+    fn metadata(&self) -> Option<fs::Metadata> {
+        match self {
+            Target::Standard => standard::output().and_then(|output| output.metadata()).ok(),
+            Target::File(path) => fs::metadata(path).ok(),
+            Target::Socket(..) => None,
+        }
+    }
+
+    /// Whether it is this file, or this pipe. A device takes what comes from anybody.
+    fn is_file_of(&self, other: Option<fs::Metadata>) -> bool {
+        let (Some(own), Some(other)) = (self.metadata(), other) else { return false };
+        (own.is_file() || is_pipe(&own)) && is_same(&own, &other)
     }
 
     /// Refuses a target that is one of the inputs.
@@ -76,17 +111,8 @@ impl Target {
     ///
     /// A usage error that names the file.
     pub fn check_apart_from(&self, inputs: &[Input]) -> Result<()> {
-        let Target::File(target) = self else { return Ok(()) };
-        let Ok(target_file) = Handle::from_path(target) else { return Ok(()) };
-        for input in inputs {
-            let same = match input {
-                Input::File(path) => Handle::from_path(path).is_ok_and(|handle| handle == target_file),
-                Input::Standard => Handle::stdin().is_ok_and(|handle| handle == target_file),
-                Input::Socket(..) => false,
-            };
-            if same && target.is_file() {
-                return Err(Error::usage(format!("the output {} is the input", target.display())));
-            }
+        if inputs.iter().any(|input| self.is_file_of(input.metadata())) {
+            return Err(Error::usage(format!("the output {} is the input", self.name())));
         }
         Ok(())
     }
@@ -99,47 +125,108 @@ impl Target {
     /// A file that cannot be made, an address that cannot be bound or connected to, and a web socket, which
     /// carries text alone.
     pub fn open(&self) -> Result<Output> {
-        let path = match self {
-            Target::Standard => return Output::new(Place::standard()?, false),
+        match self {
+            Target::Standard => Output::standard(),
             Target::Socket(address, _) if address.is_web() => {
-                return Err(Error::usage("a web socket carries lines of text, not a profile")
-                    .hint("send it by tcp: or unix:"));
+                Err(Error::usage("a web socket carries lines of text, not a profile")
+                    .hint("send it by tcp: or unix:"))
             }
-            Target::Socket(address, network) => {
-                return Output::new(Place::Socket(network.target(address)?), false);
-            }
-            Target::File(path) => path,
-        };
-        // A link stays a link: what it leads to is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        match fs::metadata(&path) {
-            Ok(found) if !found.is_file() => {
-                Output::new(Place::Special(OpenOptions::new().write(true).open(&path)?), false)
-            }
-            found => {
-                let mut builder = tempfile::Builder::new();
-                builder.prefix(".tachyon-jsonl-");
+            Target::Socket(address, network) => Output::new(Place::Socket(network.target(address)?), false),
+            Target::File(path) => match place_of(path)? {
                 #[cfg(unix)]
-                builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-                prepare_unfinished()?;
-                let file = builder.tempfile_in(folder_of(&path))?;
-                begin_unfinished(file.path().to_path_buf());
-                if let Ok(found) = found {
-                    file.as_file().set_permissions(found.permissions())?;
-                }
-                Output::new(Place::File { file, path }, self.is_packed())
-            }
+                Place::Special(pipe) if is_pipe(&pipe.metadata()?) => Output::pipe(pipe, self.is_packed()),
+                place => Output::new(place, self.is_packed()),
+            },
         }
     }
 }
 
-/// The one spelling of a path, of which the last part need not be there.
-fn place_of(path: &Path) -> PathBuf {
-    let in_folder = || Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?));
-    fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
+/// The place that a name leads to, opened as it is: what is no file is written to like a pipe, and a descriptor
+/// goes on where it is.
+fn place_of(path: &Path) -> Result<Place> {
+    let path = match Named::of(path)? {
+        Named::Path(path) => path,
+        Named::Descriptor(at, number) => return Ok(Place::Special(open_descriptor(&at, number)?)),
+        Named::Foreign(at) => return Ok(Place::Special(OpenOptions::new().append(true).open(at)?)),
+    };
+    let there = match open_there(&path) {
+        Ok(there) if !there.metadata()?.is_file() => return Ok(Place::Special(there)),
+        Ok(there) => Some(there),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) if is_socket(&path) => {
+            return Err(Error::from(error).hint("a socket is written unix:PATH"));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Place::File(Unfinished::of(path, there)?))
 }
 
-/// The folder that a path is in.
-pub fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// Opens what is there for writing, and leaves it as it is. A pipe is waited for until it has a reader.
+fn open_there(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    // A terminal does not become ours by this.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        i32::try_from(rustix::fs::OFlags::NOCTTY.bits()).unwrap_or_default(),
+    );
+    options.open(path)
+}
+
+#[cfg(unix)]
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+#[cfg(not(unix))]
+fn is_socket(_: &Path) -> bool {
+    false
+}
+
+/// A descriptor of this process. Where the system does not give away any but the standard ones, what it leads to is
+/// opened anew, and appended to.
+#[cfg(unix)]
+fn open_descriptor(at: &Path, number: i32) -> io::Result<File> {
+    match number {
+        0 => standard::writable(io::stdin()),
+        1 => standard::output(),
+        2 => standard::writable(io::stderr()),
+        #[cfg(target_os = "linux")]
+        _ => {
+            use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+            let taken = pidfd_open(getpid(), PidfdFlags::empty())
+                .and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty()));
+            match taken {
+                Ok(descriptor) => standard::writable(descriptor),
+                Err(rustix::io::Errno::BADF) => {
+                    Err(io::Error::new(io::ErrorKind::NotFound, "no such descriptor is open"))
+                }
+                Err(_) => OpenOptions::new().append(true).open(at),
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        _ => OpenOptions::new().append(true).open(at),
+    }
+}
+
+#[cfg(not(unix))]
+fn open_descriptor(at: &Path, _: i32) -> io::Result<File> {
+    OpenOptions::new().append(true).open(at)
+}
+
+/// Whether both lead to the same name, at which nothing need be yet.
+fn is_same_path(one: &Path, other: &Path) -> bool {
+    Named::of(one).ok().is_some_and(|one| Named::of(other).is_ok_and(|other| one == other))
+}
+
+#[cfg(unix)]
+fn is_pipe(found: &fs::Metadata) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&found.file_type())
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &fs::Metadata) -> bool {
+    false
 }

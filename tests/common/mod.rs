@@ -7,6 +7,8 @@ pub mod live;
 #[cfg(unix)]
 pub mod recorder;
 pub mod rfc;
+#[cfg(unix)]
+pub mod writers;
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -12,7 +12,7 @@ mod text;
 mod trace;
 
 use std::fmt;
-use std::io::{self, Cursor, Write};
+use std::io::{self, Cursor};
 
 use serde::Serialize;
 
@@ -21,6 +21,7 @@ use crate::cli::args::Inspect;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::sniff::{Sniffed, sniff};
+use crate::cli::terminal::{self, shown_lines};
 use crate::error::{Error, Position, Result};
 use crate::model::ThreadKey;
 use crate::stream::Input;
@@ -130,11 +131,8 @@ impl Job<'_> {
             line.push('\n');
             line
         } else {
-            text(report)
+            shown_lines(&text(report)).into_owned()
         };
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(answer.as_bytes())?;
-        stdout.flush()?;
-        Ok(())
+        terminal::write(|out| out.write_all(answer.as_bytes()))
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::cli::inspect::ThreadReport;
+use crate::cli::terminal::shown;
 
 /// Threads that the text lists; `--json` has them all.
 const THREADS: usize = 20;
@@ -18,7 +19,7 @@ impl Sheet {
     /// A line of its own.
     pub fn line(&mut self, text: &str) {
         self.align();
-        self.text.push_str(&printable(text));
+        self.text.push_str(&shown(text));
         self.text.push('\n');
     }
 
@@ -68,7 +69,7 @@ impl Sheet {
         for row in table {
             self.text.push_str("   ");
             for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(self.text, " {:>width$} ", printable(cell));
+                let _ = write!(self.text, " {:>width$} ", shown(cell));
             }
             self.text.truncate(self.text.trim_end().len());
             self.text.push('\n');
@@ -79,7 +80,7 @@ impl Sheet {
     fn align(&mut self) {
         let width = self.rows.iter().map(|(key, _)| key.len()).max().unwrap_or_default() + 1;
         for (key, value) in self.rows.drain(..) {
-            let _ = writeln!(self.text, "  {:<width$} {}", format!("{key}:"), printable(&value));
+            let _ = writeln!(self.text, "  {:<width$} {}", format!("{key}:"), shown(&value));
         }
     }
 
@@ -88,19 +89,6 @@ impl Sheet {
         self.align();
         self.text
     }
-}
-
-/// Names come from files of others: nothing in them may steer a terminal.
-fn printable(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() {
-            clean.extend(char.escape_default());
-        } else {
-            clean.push(char);
-        }
-    }
-    clean
 }
 
 /// A number of things, whose plural has an s.

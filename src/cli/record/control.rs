@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
+use super::profiles::check_name;
 use super::snapshot::failed;
 use crate::error::{Error, Result};
 use crate::protocol::parse_duration;
-use crate::stream::{Address, BindFault, PrivateListener, SocketAddress, Transport};
+use crate::stream::{Address, BindFault, PrivateListener, SocketAddress, Target, Transport, leads_to};
 
 /// Bytes of a command: room for a path.
 const LINE: u64 = 8 * 1024;
@@ -77,12 +78,45 @@ fn bare(text: &str) -> Result<(String, Duration), String> {
 /// What is no file: standard output, a socket, an unknown scheme.
 pub(in crate::cli) fn snapshot_path(argument: &Path) -> Result<PathBuf> {
     let what = match Address::parse(argument)? {
-        Address::File(path) if path.as_os_str().is_empty() => "a name".to_string(),
-        Address::File(path) => return Ok(path),
+        Address::File(path) if path.as_os_str().is_empty() => "a name without letters".to_string(),
+        Address::File(path) => match Target::of_file(path)? {
+            Target::File(path) if is_descriptor(&path) => "an open descriptor".to_string(),
+            Target::File(path) => return check_name(&path).and_then(|()| check_plain(&path)).map(|()| path),
+            other => other.name(),
+        },
         Address::Standard => "standard output".to_string(),
         Address::Socket(address) => address.to_string(),
     };
-    Err(Error::usage(format!("a snapshot is a file, not {what}")))
+    Err(no_file(&what))
+}
+
+/// Refuses what is no file, and would hold up the recorder or never be whole: a pipe, a device, a folder.
+///
+/// # Errors
+///
+/// A usage error that says what it is.
+pub(super) fn check_plain(path: &Path) -> Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
+    let kind = found.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let what = match () {
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(no_file(what).within(&path.display().to_string()))
+}
+
+fn is_descriptor(path: &Path) -> bool {
+    leads_to(path).is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+}
+
+fn no_file(what: &str) -> Error {
+    Error::usage(format!("a snapshot is a file, not {what}"))
 }
 
 /// The path in an address: `unix:PATH`, or a path alone.

@@ -29,6 +29,7 @@ pub(super) struct Ending {
 
 #[derive(Default)]
 struct State {
+    has_begun: bool,
     profilers: BTreeSet<Id>,
     signals: u32,
     is_hurried: bool,
@@ -38,6 +39,11 @@ struct State {
 impl Ending {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The outputs are open; until then a signal finds nothing that would have to be ended.
+    pub fn begin(&self) {
+        self.lock().has_begun = true;
     }
 
     /// A profiler is there, or is not any more.
@@ -73,6 +79,10 @@ impl Ending {
     /// one that comes when nothing but outputs is left, ends profilers and outputs at once.
     pub fn signal(self: &Arc<Self>, signal: i32) {
         let mut state = self.lock();
+        if !state.has_begun {
+            drop(state);
+            return end_now(signal);
+        }
         state.signals += 1;
         state.is_hurried |= signal == Signal::TERM.as_raw();
         let now = Instant::now();

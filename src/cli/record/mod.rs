@@ -37,7 +37,7 @@ pub(super) use control::{path_of, snapshot_path};
 use ending::Ending;
 use packets::{Fact, Packets, Profiler as Id, Said};
 use profiler::{Profiler, process};
-use profiles::is_profile;
+use profiles::{check_name, is_profile};
 use recording::Recording;
 use ring::Ring;
 use snapshot::{Snapshots, Wanted, failed, file_of};
@@ -73,19 +73,21 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let is_output_ours = targets.streams.iter().any(|target| matches!(target, Target::Standard));
     let ending = Arc::new(Ending::default());
     let limit = &ending.limit;
-    let mut recording =
-        Recording::new(args, messages, &network, limit, &targets.streams, targets.profiles, ring)?;
-    // Nothing is lost yet if somebody doesn't want to wait any more.
-    recording.wait_for_readers()?;
-
     let (sender, events) = mpsc::sync_channel(WAITING);
     let (stop, usr1, asks) = (sender.clone(), sender.clone(), sender.clone());
     let ends = Arc::clone(&ending);
+    // Before anything is opened: a pipe may wait for its reader for ever.
     signals::on_stop(move |signal| {
         ends.signal(signal);
         // Only to wake the recorder: where others wait for it already, it is awake or stuck.
         drop(stop.try_send(Event::Signal));
     })?;
+    let mut recording =
+        Recording::new(args, messages, &network, limit, &targets.streams, targets.profiles, ring)?;
+    // Nothing is lost yet if somebody doesn't want to wait any more.
+    recording.wait_for_readers()?;
+    ending.begin();
+
     // Whoever is gone needs nothing any more.
     signals::on_snapshot(move || drop(usr1.send(Event::Snapshot)))?;
     let control =
@@ -144,6 +146,9 @@ impl Targets {
             outlet::targets(&args.output, &[], network)?
         };
         for target in all {
+            if let Target::File(path) = &target {
+                check_name(path)?;
+            }
             match target {
                 Target::File(path) if args.ring.is_some() => {
                     check_snapshot(&path, args.ring_file.as_deref())?;

@@ -10,6 +10,21 @@ pub(super) fn is_profile(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "bin")
 }
 
+/// Refuses a name that promises a profile packed as a whole: its chunks are packed, and it would be a stream.
+///
+/// # Errors
+///
+/// A usage error.
+pub(super) fn check_name(path: &Path) -> Result<()> {
+    let inner =
+        path.file_stem().map(Path::new).filter(|_| path.extension().is_some_and(|ending| ending == "zst"));
+    if inner.is_some_and(is_profile) {
+        let fault = "a profile in chunks is packed chunk by chunk, so its name ends in .bin";
+        return Err(Error::usage(fault).within(&path.display().to_string()));
+    }
+    Ok(())
+}
+
 /// The name of the profile of another process than the first, as the profiler makes them.
 fn of_process(path: &Path, pid: u32) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -55,6 +70,7 @@ impl Profiles {
         let mut errors = Vec::new();
         self.places.retain_mut(|(target, output)| {
             let appended = output.chunk(header, &mut { body }).map_err(named(target));
+            errors.extend(output.displaced().map(named(target)));
             appended.map_err(|error| errors.push(error)).is_ok()
         });
         errors
@@ -62,7 +78,10 @@ impl Profiles {
 
     /// Ends the profiles. Returns why some cannot be brought to disk.
     pub fn commit(self) -> Vec<Error> {
-        let ends = self.places.into_iter().map(|(target, output)| output.commit().map_err(named(&target)));
-        ends.filter_map(Result::err).collect()
+        let ends = self.places.into_iter().flat_map(|(target, mut output)| {
+            let displaced = output.displaced();
+            displaced.into_iter().chain(output.commit().err()).map(named(&target)).collect::<Vec<_>>()
+        });
+        ends.collect()
     }
 }

@@ -10,14 +10,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
-use tempfile::TempPath;
 
 use crate::error::{Error, Result};
 use crate::format::{HEADER_LEN, RING_START, is_ring, ring_start};
+use crate::stream::{Made, is_at, leads_to, lock};
 
 /// The ring file of a recorder.
 pub(super) struct RingFile {
@@ -34,7 +32,7 @@ enum Unused {
     /// Nothing was there: it goes again if no chunk comes.
     Made,
     /// A ring that holds chunks is in its place, and locked.
-    Behind { made: TempPath, earlier: File },
+    Behind { made: Made, earlier: File },
 }
 
 impl RingFile {
@@ -45,7 +43,7 @@ impl RingFile {
     /// A file that is no ring, that somebody records into, or that there is no room for.
     pub fn open(path: &Path, size: u64) -> Result<Self> {
         // A link stays a link.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let path = leads_to(path)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let mut ring = match options.clone().create_new(true).open(&path) {
@@ -56,16 +54,15 @@ impl RingFile {
                     return Err(Error::usage("there is something that is no file"));
                 }
                 let found = options.open(&path)?;
-                lock(&found, &path)?;
+                take(&found, &path)?;
                 Self::in_place_of(found, path)?
             }
         };
         if matches!(ring.unused, Some(Unused::Made)) {
-            lock(&ring.file, &ring.path)?;
+            take(&ring.file, &ring.path)?;
         }
-        // Written in full, so that a disk that is full tells so now.
         ring.file.set_len(0)?;
-        io::copy(&mut io::repeat(0).take(size), &mut ring.file)?;
+        fill(&mut ring.file, size)?;
         ring.file.write_all_at(&ring_start(size), 0)?;
         Ok(ring)
     }
@@ -81,11 +78,8 @@ impl RingFile {
             io::Seek::rewind(&mut found)?;
             return Ok(RingFile { file: found, path, at: RING_START, unused: None });
         }
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        let (file, made) =
-            tempfile::Builder::new().prefix(".tachyon-jsonl-").tempfile_in(folder)?.into_parts();
+        let (file, made) = Made::beside(&path)?;
         file.set_permissions(found.metadata()?.permissions())?;
-        lock(&file, &made)?;
         let unused = Some(Unused::Behind { made, earlier: found });
         Ok(RingFile { file, path, at: RING_START, unused })
     }
@@ -98,7 +92,7 @@ impl RingFile {
     pub fn begin(&mut self) -> Result<Option<PathBuf>> {
         let Some(Unused::Behind { made, earlier }) = self.unused.take() else { return Ok(None) };
         let name = keep(&self.path).map_err(|error| self.named(error))?;
-        made.persist(&self.path).map_err(|error| self.named(error.error))?;
+        made.rename(&self.path).map_err(|error| self.named(error))?;
         // Its lock is needed until the name is that of the new one.
         drop(earlier);
         Ok(Some(name))
@@ -176,22 +170,23 @@ pub(super) fn is_ring_file(path: &Path) -> bool {
 }
 
 /// Locks a ring file for as long as the process has it open.
-fn lock(file: &File, path: &Path) -> Result<()> {
-    let taken = || Error::usage("somebody records into it");
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        // It may have got another name, or have gone, since it was opened.
-        Ok(()) if is_at(file, path) => Ok(()),
-        Ok(()) => Err(taken()),
-        Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(taken()),
-        Err(error) => Err(io::Error::from(error).into()),
-    }
+fn take(file: &File, path: &Path) -> Result<()> {
+    if lock(file)? && is_at(file, path) { Ok(()) } else { Err(Error::usage("somebody records into it")) }
 }
 
-/// Whether an open file is the one of this name.
-fn is_at(file: &File, path: &Path) -> bool {
-    let identity = |found: fs::Metadata| (found.dev(), found.ino());
-    let both = file.metadata().and_then(|open| Ok((identity(open), identity(fs::metadata(path)?))));
-    both.is_ok_and(|(open, there)| open == there)
+/// Gives an empty file its full size, so that a disk that is full tells so now; at once, where the file system can.
+fn fill(file: &mut File, size: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        match fallocate(&*file, FallocateFlags::empty(), 0, size) {
+            Ok(()) => return Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    io::copy(&mut io::repeat(0).take(size), file).map(|_| ())
 }
 
 /// Whether nothing but zeros is left in a file: then there is no chunk to keep.

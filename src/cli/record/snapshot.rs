@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
+use super::control::check_plain;
 use super::profiles::is_profile;
 use super::recording::stream_options;
 use super::ring::{Held, whole_span};
@@ -111,6 +112,8 @@ pub(super) fn failed(why: &str) -> String {
 fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held: &Held) -> Result<()> {
     let target = Target::File(path.to_path_buf());
     let named = |error: Error| error.within(&target.name());
+    // It was one when it was asked for, perhaps.
+    check_plain(path)?;
     if held.chunks.is_empty() {
         return Err(named(Error::profile("the ring holds no chunk yet")));
     }
