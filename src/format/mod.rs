@@ -32,7 +32,7 @@ mod varint;
 mod windows;
 mod writer;
 
-pub use extension::{ChunkInfo, ChunkOrder};
+pub use extension::{ChunkInfo, ChunkOrder, RunEnd, RunEnds};
 pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
 pub use identify::is_profile;
 pub use outline::Outline;

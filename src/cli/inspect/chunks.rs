@@ -7,12 +7,13 @@ use std::io::{Read, Seek, SeekFrom};
 use serde::Serialize;
 
 use crate::cli::Status;
-use crate::cli::inspect::rows::{capture_text, interval_text, measured_rows, span_text};
+use crate::cli::inspect::rows::{capture_text, date, interval_text, measured_rows, span_text};
 use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    ByteOrder, ChunkInfo, Compression, Footer, Framing, Header, Lost, Outline, Place, Profile, Sequence,
+    ByteOrder, ChunkInfo, ChunkOrder, Compression, Footer, Framing, Header, Lost, Outline, Place, Profile,
+    RunEnd, Sequence,
 };
 use crate::model::Statistics;
 use crate::protocol::message::{Capture, Stats};
@@ -32,6 +33,9 @@ struct Report {
     chunks: Vec<ChunkReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<LostReport>,
+    /// Runs whose ends are not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<FaultReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -55,8 +59,15 @@ struct RunReport {
     /// By the last part, where it knows its run.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Stats>,
+    /// Whether its last chunk is there and says that nothing is lost; left out where its chunks do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
     #[serde(skip)]
     next_index: u64,
+    #[serde(skip)]
+    has_holes: bool,
+    #[serde(skip)]
+    order: ChunkOrder,
 }
 
 #[derive(Serialize)]
@@ -112,6 +123,7 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
         runs: Vec::new(),
         chunks: Vec::new(),
         lost: Vec::new(),
+        faults: Vec::new(),
         warnings: Vec::new(),
     };
     let mut losses = Vec::new();
@@ -127,6 +139,10 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
             }
             Err(lost) => lost,
         };
+        if let Some(run) = report.runs.last_mut() {
+            run.order.lost();
+            run.has_holes = true;
+        }
         losses.push(lost.to_error());
         report.lost.push(LostReport {
             offset_bytes: lost.at,
@@ -137,6 +153,15 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
     }
     if report.chunks.is_empty() && !losses.is_empty() {
         return Err(named(losses.swap_remove(0)));
+    }
+    for run in &mut report.runs {
+        let broken = run.order.broken_end();
+        run.complete = match run.order.end() {
+            RunEnd::Unknown => None,
+            end => Some(end == RunEnd::Complete && !run.has_holes),
+        };
+        report.faults.extend(broken.iter().map(|error| FaultReport::new(Some("truncated"), error)));
+        losses.extend(broken);
     }
     for loss in &losses {
         job.messages.fault(job.name, loss);
@@ -187,6 +212,9 @@ impl Report {
             self.warnings.push(format!("chunks are missing before chunk {index} (at byte {})", place.at));
         }
         run.next_index = index.saturating_add(1);
+        if let Some(chunk) = &chunk {
+            run.has_holes |= run.order.is_gap_before(chunk);
+        }
         run.chunk_count += 1;
         run.measured = statistics.filter(|_| chunk.is_some()).map(Into::into);
         self.samples += header.samples;
@@ -234,7 +262,10 @@ impl RunReport {
             capture: facts.capture.map(Into::into),
             labels: chunk.map(|chunk| chunk.labels.clone()).unwrap_or_default(),
             measured: None,
+            complete: None,
             next_index: 0,
+            has_holes: false,
+            order: ChunkOrder::default(),
         }
     }
 }
@@ -251,6 +282,8 @@ fn text(name: &str, report: &Report) -> String {
         sheet.line("");
         sheet.known("run", run.run_id.clone());
         sheet.row("chunks", run.chunk_count.to_string());
+        let complete = run.complete.map(|complete| if complete { "yes" } else { "no" });
+        sheet.known("complete", complete);
         sheet.known("Python", run.python.clone());
         sheet.row("start", format!("{} (monotonic clock)", instant(run.start_usec)));
         sheet.row("interval", interval_text(run.sample_interval_usec));
@@ -262,7 +295,7 @@ fn text(name: &str, report: &Report) -> String {
         measured_rows(&mut sheet, run.measured.as_ref());
     }
     sheet.line("");
-    let heads = ["chunk", "byte", "size", "samples", "threads", "first", "last", "checksum"];
+    let heads = ["chunk", "byte", "size", "samples", "threads", "first", "last", "date", "checksum"];
     let mut table = vec![heads.map(String::from)];
     let time = |time: Option<u64>| time.map_or_else(|| "unknown".to_string(), instant);
     table.extend(report.chunks.iter().map(|part| {
@@ -274,6 +307,7 @@ fn text(name: &str, report: &Report) -> String {
             part.thread_count.to_string(),
             time(part.first_usec),
             time(part.last_usec),
+            part.wall_usec.and_then(date).unwrap_or_else(|| "unknown".to_string()),
             part.checksum.to_string(),
         ]
     }));
@@ -284,6 +318,9 @@ fn text(name: &str, report: &Report) -> String {
             "  bytes {} to {last} are lost ({}): {}",
             lost.offset_bytes, lost.reason, lost.fault
         ));
+    }
+    for fault in &report.faults {
+        sheet.line(&format!("  {fault}"));
     }
     for warning in &report.warnings {
         sheet.line(&format!("  {warning}"));
