@@ -305,10 +305,7 @@ fn lost_statistics_and_settings_are_told() {
     for file in ["malformed/config_mode_6.bin", "malformed/config_all_ones.bin"] {
         if data(file).exists() {
             let (.., losses) = recovered(&read(file)).expect("saved");
-            assert!(
-                losses.iter().any(|loss| loss.contains("mode and capture settings")),
-                "{file}: {losses:?}"
-            );
+            assert!(losses.iter().any(|loss| loss.contains("the mode is lost")), "{file}: {losses:?}");
         }
     }
 }

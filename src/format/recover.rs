@@ -7,7 +7,7 @@ use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::extension::{ChunkInfo, RunEnds};
-use crate::format::reader::{Contents, read_up_to};
+use crate::format::reader::{Contents, Fault, read_up_to};
 use crate::format::ring::{RING_START, is_ring};
 use crate::format::salvage::{Salvaged, salvage};
 use crate::format::sequence::{Framing, Lost, Part, Sequence};
@@ -186,7 +186,7 @@ impl Recovered {
         let (mut parts, mut samples) = (0, 0);
         while let Some(part) = sequence.next(&mut self.copy)? {
             if let Part::Profile(profile) = part
-                && profile.contents().faults.is_empty()
+                && !profile.contents().faults.iter().any(Fault::concerns_samples)
             {
                 parts += 1;
                 samples += profile.contents().scan.samples;

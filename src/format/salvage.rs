@@ -120,6 +120,8 @@ struct Head {
     facts: RunFacts,
     /// The header as a whole, where its offsets hold.
     header: Option<Header>,
+    /// Why its mode is not known, if it gives one.
+    mode_fault: Option<Error>,
     /// Whether the facts are those of the recording.
     knows_facts: bool,
     /// Where the records end, at the latest.
@@ -144,8 +146,18 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
         if let Ok(header) = Header::read(&mended, size, 0) {
             let (facts, records_end) = (header.facts.clone(), header.strings_at);
             let (knows_facts, is_end_known, is_anchored) = (true, true, true);
+            let mode_fault = header.mode_fault(&mended, 0);
             let header = Some(header);
-            return vec![Head { order, facts, header, knows_facts, records_end, is_end_known, is_anchored }];
+            return vec![Head {
+                order,
+                facts,
+                header,
+                mode_fault,
+                knows_facts,
+                records_end,
+                is_end_known,
+                is_anchored,
+            }];
         }
     }
     let is_blank = start[8..].iter().all(|byte| *byte == 0);
@@ -158,7 +170,16 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
             && read.frames_at >= read.strings_at;
         let records_end = if is_end_known { read.strings_at } else { size };
         let facts = if is_blank { RunFacts::default() } else { read.facts };
-        Head { order, facts, header: None, knows_facts: !is_blank, records_end, is_end_known, is_anchored }
+        Head {
+            order,
+            facts,
+            header: None,
+            mode_fault: None,
+            knows_facts: !is_blank,
+            records_end,
+            is_end_known,
+            is_anchored,
+        }
     };
     orders.into_iter().map(head).collect()
 }
@@ -437,7 +458,12 @@ fn write(source: &mut (impl Read + Seek), head: &Head, found: Found, is_zstd: bo
         }
     }
     let profile = writer.finish(walk.threads, statistics.as_ref())?;
-    let losses = losses(head, &walk, lost_frames, at.is_some(), statistics.is_some());
+    let mut losses = losses(head, &walk, lost_frames, at.is_some(), statistics.is_some());
+    losses.extend(
+        head.mode_fault.as_ref().map(|fault| {
+            Error::profile(format!("the mode is lost: {}", fault.detail())).at(Position::Byte(60))
+        }),
+    );
     Ok(Salvaged { profile, samples: walk.samples, losses })
 }
 

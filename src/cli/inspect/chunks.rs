@@ -12,8 +12,8 @@ use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    ByteOrder, ChunkInfo, ChunkOrder, Compression, Footer, Framing, Header, Lost, Outline, Place, Profile,
-    RunEnd, Sequence,
+    ByteOrder, ChunkInfo, ChunkOrder, Compression, Fault, Footer, Framing, Header, Lost, Outline, Place,
+    Profile, RunEnd, Sequence,
 };
 use crate::model::Statistics;
 use crate::protocol::message::{Capture, Stats};
@@ -33,7 +33,7 @@ struct Report {
     chunks: Vec<ChunkReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<LostReport>,
-    /// Runs whose ends are not there.
+    /// Runs whose ends are not there, and what parts say of themselves that cannot be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<FaultReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -109,6 +109,7 @@ struct Seen {
     threads: u32,
     span_us: Option<(u64, u64)>,
     verify: bool,
+    faults: Vec<Fault>,
 }
 
 pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read + Seek)) -> Result<Status> {
@@ -129,7 +130,11 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
     let mut losses = Vec::new();
     while let Some(place) = sequence.next_place(source).map_err(named)? {
         let lost = match place.map(|place| (place, look(source, place, job.verify))) {
-            Ok((_, Ok(seen))) => {
+            Ok((_, Ok(mut seen))) => {
+                for fault in std::mem::take(&mut seen.faults) {
+                    report.faults.push(FaultReport::new(Some(fault.code.name()), &fault.error));
+                    losses.push(fault.error);
+                }
                 report.add(seen);
                 continue;
             }
@@ -176,16 +181,18 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
 fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<Seen> {
     let Place { at, size } = place;
     if !verify {
-        let Outline { header, footer, chunk, statistics, .. } = Outline::read(source, at, size)?;
+        let Outline { header, footer, chunk, statistics, mut faults } = Outline::read(source, at, size)?;
         let (threads, samples) = (header.threads, header.samples);
         let span_us = chunk.as_ref().map(|chunk| chunk.span_us).filter(|_| samples > 0);
-        return Ok(Seen { place, header, footer, chunk, statistics, threads, span_us, verify });
+        faults.retain(|fault| !fault.concerns_samples());
+        return Ok(Seen { place, header, footer, chunk, statistics, threads, span_us, verify, faults });
     }
-    let profile = Profile::open_part(source, at, size)?;
-    let contents = profile.contents();
-    if let Some(fault) = contents.faults.first() {
+    let mut profile = Profile::open_part(source, at, size)?;
+    let faults = profile.take_faults();
+    if let Some(fault) = faults.iter().find(|fault| fault.concerns_samples()) {
         return Err(fault.error.again());
     }
+    let contents = profile.contents();
     Ok(Seen {
         place,
         header: contents.header.clone(),
@@ -195,12 +202,13 @@ fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<S
         threads: contents.scan.threads.len() as u32,
         span_us: contents.scan.span_us,
         verify,
+        faults,
     })
 }
 
 impl Report {
     fn add(&mut self, seen: Seen) {
-        let Seen { place, header, footer, chunk, statistics, threads, span_us, verify } = seen;
+        let Seen { place, header, footer, chunk, statistics, threads, span_us, verify, .. } = seen;
         let run_id = chunk.as_ref().map(|chunk| chunk.run_id.as_str());
         let goes_on = self.runs.last().is_some_and(|run| run_id.is_none() || run.run_id.as_deref() == run_id);
         if !goes_on {
