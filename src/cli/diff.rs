@@ -12,7 +12,7 @@ use crate::cli::runs::threads;
 use crate::cli::sniff::{Sniffed, sniff};
 use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 use crate::error::{Error, Result};
-use crate::format::{Part, RunEnds, Sequence};
+use crate::format::{Part, RunEnds, Sequence, known};
 use crate::protocol::message::Capture;
 use crate::stream::{Input, Lines, ProfileSource};
 
@@ -95,8 +95,9 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
         Sniffed::Trace(_) => {
             Err(named(Error::stream("a trace of LMCache, which holds calls and no samples")))
         }
-        Sniffed::Packed(_) => {
-            Err(named(Error::stream("a packed file that holds no stream").hint("unpack it first")))
+        Sniffed::Packed(start) => {
+            let what = known(&start).unwrap_or("a packed file");
+            Err(named(Error::stream(format!("{what} that holds no stream")).hint("unpack it first")))
         }
     }
 }

@@ -50,6 +50,37 @@ fn zeros(start: &[u8], size: u64) -> Error {
     }
 }
 
+const GZIP: &str = "a gzip file";
+const ZSTD: &str = "a zstd file";
+const PSTATS: &str = "a pstats file (marshal data)";
+
+/// What a file that begins so is, where it is of a kind that this program neither reads nor takes for text.
+pub fn known(start: &[u8]) -> Option<&'static str> {
+    let is = |magic: &[u8]| start.starts_with(magic);
+    Some(match start {
+        [0x1f, 0x8b, ..] => GZIP,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => ZSTD,
+        _ if is(b"\xfd7zXZ\0") => "an xz file",
+        _ if is(b"BZh") => "a bzip2 file",
+        [0x04, 0x22, 0x4d, 0x18, ..] => "an lz4 file",
+        _ if is(b"PK\x03\x04") => "a zip archive",
+        _ if is(b"7z\xbc\xaf\x27\x1c") => "a 7z archive",
+        _ if is(b"\x7fELF") => "an ELF program",
+        _ if is(b"\x89PNG") => "a PNG picture",
+        _ if is(b"%PDF-") => "a PDF document",
+        _ if is(b"SQLite format 3\0") => "an SQLite database",
+        _ if is(b"PERFILE2") || is(b"2ELIFREP") => "a recording of Linux perf (perf.data)",
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => "a text in UTF-32",
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, b'"', 0, ..] | [0, b'{', 0, b'"', ..] => {
+            "a text in UTF-16"
+        }
+        [0x80, ..=5, ..] => "a Python pickle",
+        [b'{' | 0xfb, b'(' | b')' | 0xa8 | 0xa9, ..] => PSTATS,
+        [_, _, b'\r', b'\n', ..] if !start[1].is_ascii_graphic() => "a compiled Python file (.pyc)",
+        _ => return None,
+    })
+}
+
 fn look(start: &[u8]) -> Error {
     let is = |magic: &[u8]| start.starts_with(magic);
     if is_ring(start) {
@@ -57,23 +88,14 @@ fn look(start: &[u8]) -> Error {
             .hint("recover makes a profile of the chunks in it");
     }
     let text = start.iter().all(|byte| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r'));
-    if is(&[0x1f, 0x8b]) {
-        Error::profile("a gzip file, not a profile").hint("unpack it first: gunzip")
-    } else if is(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        Error::profile("a zstd file, not a profile").hint("unpack it first: zstd -d")
-    } else if is(b"\x7fELF") {
-        Error::profile("an ELF program, not a profile")
-    } else if is(b"\x89PNG") {
-        Error::profile("a PNG picture, not a profile")
-    } else if is(b"PK\x03\x04") {
-        Error::profile("a zip archive, not a profile")
-    } else if start.len() > 1 && start[0] == 0x80 && start[1] <= 5 {
-        Error::profile("a Python pickle, not a profile")
-    } else if matches!(start, [b'{' | 0xfb, b'(' | b')' | 0xa8 | 0xa9, ..]) {
-        Error::profile("a pstats file (marshal data), not a profile")
-            .hint("record with --binary instead of --pstats")
-    } else if start.len() > 3 && start[2..4] == *b"\r\n" {
-        Error::profile("a compiled Python file (.pyc), not a profile")
+    if let Some(what) = known(start) {
+        let error = Error::profile(format!("{what}, not a profile"));
+        match what {
+            GZIP => error.hint("unpack it first: gunzip"),
+            ZSTD => error.hint("unpack it first: zstd -d"),
+            PSTATS => error.hint("record with --binary instead of --pstats"),
+            _ => error,
+        }
     } else if text && is(b"tid:") {
         Error::profile("collapsed stacks, not a profile").hint("record with --binary instead of --collapsed")
     } else if text && matches!(start.trim_ascii_start().first(), Some(b'{' | b'[')) {
