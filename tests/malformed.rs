@@ -49,6 +49,39 @@ fn every_broken_file_is_read_as_cpython_reads_it_or_refused_with_a_place() {
     }
 }
 
+/// What a profile says of itself may be wrong while all its samples are sound.
+#[test]
+fn statistics_and_modes_that_cannot_be_cost_no_samples() {
+    let good = run(&["from-bin", "-q", data("malformed/00_good_plain.bin").to_str().expect("UTF-8")], b"");
+    let good = common::consumer::read(&good.stdout).threads;
+    for (file, code) in [
+        ("stats_nan_duration", "invalid_statistics"),
+        ("stats_nan_rate", "invalid_statistics"),
+        ("stats_nan_missed", "invalid_statistics"),
+        ("stats_negative_rate", "invalid_statistics"),
+        ("config_mode_6", "unsupported"),
+        ("config_mode_7_features", "unsupported"),
+        ("config_all_ones", "unsupported"),
+    ] {
+        let path = data(&format!("malformed/{file}.bin"));
+        let path = path.to_str().expect("UTF-8");
+        let ran = run(&["from-bin", "-q", path], b"");
+        assert_eq!(ran.code, 3, "{file}: {}", ran.stderr);
+        let messages = common::messages(&ran.stdout);
+        let errors: Vec<&serde_json::Value> =
+            messages.iter().filter(|message| message["type"] == "error").collect();
+        assert!(errors.len() == 1 && errors[0]["code"] == code, "{file}: {errors:?}");
+        assert!(messages.last().is_some_and(|end| end["complete"] == false), "{file}");
+        assert!(common::consumer::read(&ran.stdout).threads == good, "{file}");
+        for options in [&[][..], &["--outline"]] {
+            let ran = run(&[&["inspect", "--json", path], options].concat(), b"");
+            assert_eq!(ran.code, 3, "{file}: {}", ran.stderr);
+            assert!(String::from_utf8_lossy(&ran.stdout).contains(code), "{file}");
+        }
+        assert_eq!(run(&["recover", path], b"").code, 3, "{file}");
+    }
+}
+
 /// What the user is told about each of them, in one place to read.
 #[test]
 fn what_is_said_about_broken_files() {

@@ -243,3 +243,88 @@ fn chunks_of_the_proposal_do_not_run_into_another_run() {
     assert_eq!(runs(&[anonymous.as_slice(), &ours, &anonymous].concat()), 3);
     assert_eq!(runs(&other), 3);
 }
+
+/// The places between the chunks of a profile.
+fn boundaries(chunks: &[u8]) -> Vec<usize> {
+    let sizes = rfc::read(chunks).0.into_iter().map(|chunk| chunk.size);
+    let ends = sizes.scan(0, |end, size| {
+        *end += size;
+        Some(*end)
+    });
+    ends.filter(|end| *end < chunks.len()).collect()
+}
+
+/// A writer that is killed, or has no room left, between two chunks leaves whole chunks only.
+#[test]
+fn a_run_without_its_last_chunk_is_not_complete_in_any_command() {
+    let stream = stream_of(&data("cpython/wall_all_100hz_none.bin"), &[]);
+    let bytes = chunks_of(&stream, "samples:500", &[]);
+    assert_eq!(run(&["from-bin", "-q"], &bytes).code, 0);
+    let whole = run(&["inspect", "--json"], &bytes);
+    let report: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("JSON");
+    assert_eq!((whole.code, &report["runs"][0]["complete"]), (0, &serde_json::Value::Bool(true)));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("whole.bin");
+    std::fs::write(&path, &bytes).expect("writable");
+    for cut in boundaries(&bytes) {
+        let torn = &bytes[..cut];
+        let ran = run(&["from-bin", "-q"], torn);
+        assert_eq!(ran.code, 3, "{}", ran.stderr);
+        assert!(ran.stderr.contains("the run goes on after its chunk"), "{}", ran.stderr);
+        let read = consumer::read(&ran.stdout);
+        let losses = read.messages.iter().filter_map(|message| match message {
+            Message::Loss { reason, start_usec, .. } => Some((reason.as_str(), start_usec.is_some())),
+            _ => None,
+        });
+        assert_eq!(losses.collect::<Vec<_>>(), [("truncated", true)]);
+        assert!(matches!(read.messages.last(), Some(Message::End { complete: false, .. })));
+        assert_eq!(run(&["check"], &ran.stdout).code, 0);
+        assert_eq!(run(&["from-bin", "-q", "--schema", "cpython"], torn).code, 3);
+        let strict = run(&["from-bin", "--strict"], torn);
+        assert_eq!(strict.code, 1, "{}", strict.stderr);
+        for options in [&[][..], &["--verify"]] {
+            let ran = run(&[&["inspect", "--json"], options].concat(), torn);
+            let report: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            assert_eq!((ran.code, &report["runs"][0]["complete"]), (3, &serde_json::Value::Bool(false)));
+        }
+        let diffed = run(&["diff", "-", path.to_str().expect("UTF-8")], torn);
+        assert_eq!(diffed.code, 3, "{}", diffed.stderr);
+        let saved = run(&["recover"], torn);
+        assert_eq!((saved.code, saved.stdout == torn), (3, true), "{}", saved.stderr);
+        // Another run after it does not make it whole.
+        let other = std::fs::read(data("legacy/v2_3_chunks_none.bin")).expect("readable");
+        let joined = run(&["from-bin", "-q"], &[torn, &other].concat());
+        let ends = consumer::read(&joined.stdout).messages.into_iter().filter_map(|message| match message {
+            Message::End { complete, .. } => Some(complete),
+            _ => None,
+        });
+        assert_eq!((joined.code, ends.collect::<Vec<_>>()), (3, vec![false, true]));
+    }
+}
+
+#[test]
+fn chunks_of_a_stream_that_is_not_complete_say_so() {
+    let stream = stream_of(&data("cases/count_low.bin"), &[]);
+    let ran = run(&["to-bin", "--layout", "v2", "--flush", "samples:2"], &stream);
+    assert_eq!(ran.code, 3);
+    let again = run(&["from-bin", "-q"], &ran.stdout);
+    assert_eq!(again.code, 3, "{}", again.stderr);
+    assert!(again.stderr.contains("says that the run is not complete"), "{}", again.stderr);
+    assert!(String::from_utf8_lossy(&again.stdout).contains("\"complete\":false"));
+}
+
+/// Files of earlier versions of this program say nothing of the end of their runs.
+#[test]
+fn chunks_without_flags_are_read_as_before() {
+    let bytes = std::fs::read(data("cases/chunks_without_flags.bin")).expect("readable");
+    let ran = run(&["from-bin"], &bytes);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(ran.stdout == std::fs::read(data("cases/chunks_without_flags.jsonl")).expect("readable"));
+    for cut in boundaries(&bytes) {
+        assert_eq!(run(&["from-bin", "-q"], &bytes[..cut]).code, 0);
+        assert_eq!(run(&["recover", "-q"], &bytes[..cut]).code, 0);
+        let ran = run(&["inspect", "--json"], &bytes[..cut]);
+        let report: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        assert!(ran.code == 0 && report["runs"][0].get("complete").is_none());
+    }
+}

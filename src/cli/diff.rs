@@ -13,7 +13,7 @@ use crate::cli::sniff::{Sniffed, sniff};
 use crate::cli::terminal::{self, shown};
 use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 use crate::error::{Error, Result};
-use crate::format::{Part, Sequence};
+use crate::format::{Part, RunEnds, Sequence, known};
 use crate::protocol::message::Capture;
 use crate::stream::{Input, Lines, ProfileSource};
 
@@ -95,8 +95,9 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
         Sniffed::Trace(_) => {
             Err(named(Error::stream("a trace of LMCache, which holds calls and no samples")))
         }
-        Sniffed::Packed(_) => {
-            Err(named(Error::stream("a packed file that holds no stream").hint("unpack it first")))
+        Sniffed::Packed(start) => {
+            let what = known(&start).unwrap_or("a packed file");
+            Err(named(Error::stream(format!("{what} that holds no stream")).hint("unpack it first")))
         }
     }
 }
@@ -110,20 +111,24 @@ fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)
     }
     let mut first_lost = None;
     let mut parts = 0;
+    let mut ends = RunEnds::default();
     while let Some(part) = sequence.next(&mut source)? {
         match part {
             Part::Profile(mut profile) => {
                 profile.contents().faults.iter().for_each(|fault| lost(&fault.error));
+                ends.chunk(profile.contents().chunk.as_ref()).iter().for_each(&mut *lost);
                 counts.profile(&mut profile)?;
                 parts += 1;
             }
             Part::Lost(part) => {
                 lost(&part.to_error());
+                ends.lost();
                 first_lost.get_or_insert(part.error);
             }
         }
         source.forget(sequence.position())?;
     }
+    ends.finish().iter().for_each(lost);
     match first_lost {
         Some(error) if parts == 0 => Err(error),
         _ => Ok(counts.finish()),

@@ -150,6 +150,13 @@ impl Made {
         }
     }
 
+    fn broken_end(&self) -> Option<Error> {
+        match self {
+            Made::Stream(stream) => stream.broken_end(),
+            Made::Cpython(run) => run.broken_end(),
+        }
+    }
+
     /// Writes the rest; returns the samples.
     fn finish(self, output: &mut Written) -> Result<u64> {
         match self {
@@ -320,6 +327,9 @@ impl<'a> Runs<'a> {
         if open.warnings > TOLD {
             self.messages.warning(name, &format!("{} more oddities of this kind", open.warnings - TOLD));
         }
+        if let Some(error) = open.made.broken_end() {
+            self.fault(name, error)?;
+        }
         let written = open.made.finish(&mut self.output);
         if self.at_output(name, written)? == 0 {
             self.messages.warning(name, "the profile holds no samples");
@@ -424,6 +434,9 @@ impl<'a> Runs<'a> {
     pub fn unfinished(&mut self, name: &str, lost: &Lost) -> Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         self.messages.warning(name, &lost.to_error().to_string());
+        if open.made.broken_end().is_some() {
+            self.status = Status::Partial;
+        }
         let written = open.made.lost(lost, &mut self.output);
         self.at_output(name, written)
     }

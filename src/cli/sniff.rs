@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Read};
 
 use crate::error::{Error, Result};
-use crate::format::{HEADER_LEN, is_profile};
+use crate::format::{HEADER_LEN, is_profile, known};
 use crate::protocol::{FromMsgpack, LmcacheTrace, Message, RawColumns, decode, is_msgpack};
-use crate::stream::{Input, ProfileSource, unpacked};
+use crate::stream::{Input, Packing, ProfileSource, packing_of, unpacked};
 
 /// Bytes that decide: room for what a program says before its first line.
 const PEEK: u64 = 8 * 1024;
@@ -47,14 +47,22 @@ pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
     if LmcacheTrace::<Box<dyn BufRead>>::is_begun_by(&start) {
         return Ok(Sniffed::Trace(Box::new(LmcacheTrace::open(whole)?)));
     }
-    let packing = match start.as_slice() {
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
-        [0x1f, 0x8b, ..] => "gzip",
-        _ => return Ok(Sniffed::Profile(source(input, whole)?)),
+    let packing = match packing_of(&start) {
+        Some(Packing::Zstd) => "zstd",
+        Some(Packing::Gzip) => "gzip",
+        None => return Ok(Sniffed::Profile(source(input, whole)?)),
     };
     let opened = unpacked(whole).and_then(|mut reader| Ok((peek(&mut reader)?, reader)));
     let (unpacked_start, reader) = opened.map_err(|error| {
-        Error::stream(format!("packed with {packing}, but it cannot be unpacked: {}", error.detail()))
+        let fault =
+            Error::stream(format!("packed with {packing}, but it cannot be unpacked: {}", error.detail()));
+        // As zstd itself says it of a large window.
+        let is_too_large = error.detail().contains("too much memory");
+        if is_too_large {
+            fault.hint("unpack it first, with as much memory as it needs: zstd -d --long=31")
+        } else {
+            fault
+        }
     })?;
     if is_stream(&unpacked_start) {
         let is_cpython = is_cpython(&unpacked_start);
@@ -70,9 +78,36 @@ pub(super) fn sniff(input: &Input) -> Result<Sniffed> {
 ///
 /// An input that cannot be opened or unpacked.
 pub(super) fn stream_lines(input: &Input) -> Result<Box<dyn BufRead>> {
-    let mut reader = unpacked(input.reader()?)?;
-    let start = reader.fill_buf()?;
-    Ok(if is_msgpack(start) { lines_of(reader) } else { reader })
+    let mut source = match sniff(input)? {
+        Sniffed::Stream { reader, .. } => return Ok(reader),
+        Sniffed::Profile(source) => BufReader::new(source),
+        Sniffed::Trace(_) => {
+            return Err(no_stream("a trace of LMCache").hint("from-bin makes a stream of it"));
+        }
+        Sniffed::Packed(start) => {
+            let what = known(&start).unwrap_or("a packed file");
+            let what = format!("{what} that holds no stream");
+            return Err(Error::stream(what).hint("unpack it first, and see with inspect what it holds"));
+        }
+    };
+    let start = source.fill_buf()?;
+    let is_zeros = start.len() >= HEADER_LEN as usize && start.iter().all(|byte| *byte == 0);
+    if is_profile(start) {
+        Err(no_stream("a binary profile").hint("from-bin makes a stream of it"))
+    } else if is_zeros {
+        Err(no_stream("zeros, as of a recording that was cut off").hint("recover may save its samples"))
+    } else if let Some(what) = known(start) {
+        Err(no_stream(what))
+    } else if start.is_empty() {
+        Err(Error::stream("an empty input: the stream holds no message"))
+    } else {
+        // Lines, whatever they say.
+        Ok(Box::new(source))
+    }
+}
+
+fn no_stream(what: &str) -> Error {
+    Error::stream(format!("{what}, not a stream"))
 }
 
 fn lines_of(frames: Box<dyn BufRead>) -> Box<dyn BufRead> {

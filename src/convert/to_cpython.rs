@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, Write};
 
 use crate::convert::counts::FrameCounts;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Counting, Profile};
 use crate::model::RunFacts;
 use crate::protocol::{CpythonEncoder, CpythonEntry, CpythonFrame, CpythonString};
@@ -62,6 +62,11 @@ impl CpythonRun {
         self.gaps
     }
 
+    /// Why the run is not whole, if its chunks so far say so: see [`ChunkOrder::broken_end`].
+    pub fn broken_end(&self) -> Option<Error> {
+        self.order.broken_end()
+    }
+
     /// Counts the samples of a profile: the run's only one, or its next part.
     ///
     /// # Errors
@@ -69,7 +74,7 @@ impl CpythonRun {
     /// Errors of the profile's source.
     pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>) -> Result<()> {
         if let Some(chunk) = &profile.contents().chunk {
-            self.gaps += u64::from(self.order.is_gap_before(chunk.index));
+            self.gaps += u64::from(self.order.is_gap_before(chunk));
         }
         self.facts.get_or_insert_with(|| profile.contents().header.facts.clone());
         self.counts.add(profile)

@@ -14,7 +14,7 @@ use crate::convert::aggregate::{Aggregator, Totals, merged};
 use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
 use crate::convert::raw_lines::RawLines;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
 use crate::model::{CountTable, Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
@@ -242,6 +242,11 @@ impl RunStream {
     /// How often chunks were missing before one that came.
     pub fn gaps(&self) -> u64 {
         self.gaps
+    }
+
+    /// Why the run is not whole, if its chunks so far say so: see [`ChunkOrder::broken_end`].
+    pub fn broken_end(&self) -> Option<Error> {
+        self.order.broken_end()
     }
 
     /// The profiler's clock at the start of the run.

@@ -14,6 +14,11 @@ use crate::model::{Capture, Mode, RunFacts};
 const CHUNK: &[u8; 8] = b"TACHCHNK";
 const CHUNK_LEN: usize = 120;
 const RUN_ID_LEN: usize = 64;
+/// Bits of the flags: they are set as follows, nothing of the run comes after this chunk, something of the
+/// run is lost.
+const HAS_FLAGS: u32 = 1;
+const IS_LAST: u32 = 1 << 1;
+const IS_INCOMPLETE: u32 = 1 << 2;
 const LABELS: &[u8; 8] = b"TACHLABL";
 /// Signature, version and size, with which every block ends.
 pub(super) const MARK: usize = 16;
@@ -30,14 +35,53 @@ pub struct ChunkInfo {
     pub span_us: (u64, u64),
     /// Unix time of the earliest sample, microseconds, where known.
     pub wall_us: Option<i64>,
+    /// Whether the run ends with it.
+    pub end: RunEnd,
     /// Facts of the user's own about the run.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Follows the numbers of a run's chunks.
+/// What a chunk says of the end of its run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunEnd {
+    /// Nothing: it is older than the flags.
+    #[default]
+    Unknown,
+    /// The run goes on after this chunk.
+    Open,
+    /// It is the last chunk of its run, all of which was written.
+    Complete,
+    /// It is the last chunk of its run, and its writer knew that something of the run was lost.
+    Incomplete,
+}
+
+impl RunEnd {
+    fn of_flags(flags: u32) -> Self {
+        let has = |bit| flags & bit != 0;
+        match (has(HAS_FLAGS), has(IS_LAST), has(IS_INCOMPLETE)) {
+            (false, ..) => RunEnd::Unknown,
+            (true, false, _) => RunEnd::Open,
+            (true, true, false) => RunEnd::Complete,
+            (true, true, true) => RunEnd::Incomplete,
+        }
+    }
+
+    fn flags(self) -> u32 {
+        match self {
+            RunEnd::Unknown => 0,
+            RunEnd::Open => HAS_FLAGS,
+            RunEnd::Complete => HAS_FLAGS | IS_LAST,
+            RunEnd::Incomplete => HAS_FLAGS | IS_LAST | IS_INCOMPLETE,
+        }
+    }
+}
+
+/// Follows a run's chunks by their numbers, to its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChunkOrder {
     last: Option<u64>,
+    /// By the chunk of that number.
+    end: RunEnd,
     lost: u64,
 }
 
@@ -47,12 +91,64 @@ impl ChunkOrder {
         self.lost += 1;
     }
 
-    /// The next chunk has this number. Whether others are missing before it, beyond those that were passed
-    /// over.
-    pub fn is_gap_before(&mut self, index: u64) -> bool {
+    /// The next chunk. Whether others are missing before it, beyond those that were passed over.
+    pub fn is_gap_before(&mut self, chunk: &ChunkInfo) -> bool {
+        let index = chunk.index;
         let expected = self.last.map_or(0, |last| last.saturating_add(1));
-        self.last = self.last.max(Some(index));
+        if index >= expected {
+            (self.last, self.end) = (Some(index), chunk.end);
+        }
         index > expected.saturating_add(std::mem::take(&mut self.lost))
+    }
+
+    /// What the last chunk so far says of the run's end.
+    pub fn end(&self) -> RunEnd {
+        self.end
+    }
+
+    /// Why the run is not whole although its chunks so far are, if they say so: its last chunk is not
+    /// among them, or says that something was lost. Nothing where the end was passed over, which is known.
+    pub fn broken_end(&self) -> Option<Error> {
+        let last = self.last.filter(|_| self.lost == 0)?;
+        match self.end {
+            RunEnd::Unknown | RunEnd::Complete => None,
+            RunEnd::Open => Some(Error::profile(format!(
+                "the run goes on after its chunk {last}, but the input does not: its writer was stopped, or is still at work"
+            ))),
+            RunEnd::Incomplete => Some(Error::profile(format!(
+                "the run's last chunk, {last}, says that the run is not complete"
+            ))),
+        }
+    }
+}
+
+/// Follows the runs of an input that is in chunks, for the ends that are not there.
+#[derive(Debug, Default)]
+pub struct RunEnds {
+    run_id: String,
+    order: ChunkOrder,
+}
+
+impl RunEnds {
+    /// The next chunk. What is wrong with the end of the run before it, if this one begins another.
+    pub fn chunk(&mut self, chunk: Option<&ChunkInfo>) -> Option<Error> {
+        let run_id = chunk.map_or("", |chunk| &chunk.run_id);
+        let broken = if run_id == self.run_id { None } else { self.finish() };
+        if let Some(chunk) = chunk {
+            self.run_id.clone_from(&chunk.run_id);
+            self.order.is_gap_before(chunk);
+        }
+        broken
+    }
+
+    /// A part was passed over, which is known as a loss of its own.
+    pub fn lost(&mut self) {
+        self.order.lost();
+    }
+
+    /// The input is over: what is wrong with the end of its last run.
+    pub fn finish(&mut self) -> Option<Error> {
+        std::mem::take(self).order.broken_end()
     }
 }
 
@@ -113,6 +209,7 @@ pub(super) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<Found>, Strin
             index: order.u64(block, 64),
             span_us: (order.u64(block, 72), order.u64(block, 80)),
             wall_us: (wall_us != 0).then_some(wall_us),
+            end: RunEnd::of_flags(order.u32(block, 100)),
             labels: read_labels(rest, order)?,
         },
         mode: header::mode_of(config),
@@ -168,7 +265,8 @@ pub(super) fn write(out: &mut Vec<u8>, info: &ChunkInfo, facts: &RunFacts) -> Re
     for number in [info.index, info.span_us.0, info.span_us.1, info.wall_us.unwrap_or(0) as u64] {
         out.extend_from_slice(&number.to_le_bytes());
     }
-    out.extend_from_slice(&u64::from(header::config_word(facts)).to_le_bytes());
+    out.extend_from_slice(&header::config_word(facts).to_le_bytes());
+    out.extend_from_slice(&info.end.flags().to_le_bytes());
     Mark::write(out, CHUNK, CHUNK_LEN);
     Ok(())
 }

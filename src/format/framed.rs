@@ -55,6 +55,7 @@ impl Profile<Cursor<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::RunEnd;
 
     #[test]
     fn a_profile_as_a_chunk_holds_the_same_and_says_which_run_it_is_of() {
@@ -68,6 +69,7 @@ mod tests {
                 index: 7,
                 span_us: before.scan.span_us.expect("samples"),
                 wall_us: Some(1),
+                end: RunEnd::Complete,
                 labels: [("host".to_string(), "web1".to_string())].into(),
             };
             let chunk = Profile::open(Cursor::new(profile.to_chunk(&info).expect("a chunk"))).expect("sound");

@@ -192,14 +192,17 @@ impl Header {
                 return Err(Error::profile(fault).at(at(40)).hint("recover may save its samples"));
             }
         };
-        if header.layout == Layout::Wide {
-            let mode = byte_order.u32(bytes, 60) & 7;
-            if mode as usize > Mode::ALL.len() {
-                let fault = format!("the configuration word has mode bits {mode}, which no mode has");
-                return Err(Error::profile(fault).at(at(60)));
-            }
-        }
         Ok(header)
+    }
+
+    /// Why the mode that the header of a profile at `base` gives is not known, if it gives one.
+    pub(crate) fn mode_fault(&self, bytes: &[u8; 64], base: u64) -> Option<Error> {
+        let mode = self.byte_order.u32(bytes, 60) & 7;
+        let is_odd = self.layout == Layout::Wide && mode as usize > Mode::ALL.len();
+        is_odd.then(|| {
+            let fault = format!("the configuration word has mode bits {mode}, which no mode has");
+            Error::profile(fault).at(Position::Byte(base + 60))
+        })
     }
 
     fn read_chunk(bytes: &[u8; 64], order: ByteOrder, size: u64, base: u64) -> Result<Header> {

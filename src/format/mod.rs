@@ -32,9 +32,9 @@ mod varint;
 mod windows;
 mod writer;
 
-pub use extension::{ChunkInfo, ChunkOrder};
+pub use extension::{ChunkInfo, ChunkOrder, RunEnd, RunEnds};
 pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-pub use identify::is_profile;
+pub use identify::{is_profile, known};
 pub use outline::Outline;
 pub use reader::{Contents, Fault, FaultCode, Profile};
 pub use recover::{Recovered, recover};

@@ -24,8 +24,8 @@ pub struct Outline {
     pub chunk: Option<ChunkInfo>,
     /// What the profiler measured about itself, where the profile says.
     pub statistics: Option<Statistics>,
-    /// Another size in the footer than the profile has.
-    pub fault: Option<Fault>,
+    /// What the two ends contradict. Whether the samples do is not known.
+    pub faults: Vec<Fault>,
 }
 
 impl Outline {
@@ -33,9 +33,10 @@ impl Outline {
     ///
     /// # Errors
     ///
-    /// A header that cannot be read, statistics that are no measured values, and errors of the source.
+    /// A header that cannot be read, and errors of the source.
     pub fn read(source: &mut (impl Read + Seek), base: u64, size: u64) -> Result<Self> {
-        let Ends { mut header, footer, .. } = Ends::read(source, base, size)?;
+        let Ends { start, mut header, footer } = Ends::read(source, base, size)?;
+        let mut faults: Vec<Fault> = Fault::of_mode(&header, &start, base).into_iter().collect();
         tables::check(&footer, header.strings_at, header.frames_at, size, base)?;
         let order = header.byte_order;
         let from = header.frames_at.max(size.saturating_sub(TAIL));
@@ -52,7 +53,11 @@ impl Outline {
         let before = &tail[..tail.len() - found.len(tail, order)];
         let statistics = match found {
             stats::Found::Statistics(statistics) => Some(statistics),
-            _ => None,
+            stats::Found::Unsound(error) => {
+                faults.push(Fault { code: FaultCode::InvalidStatistics, error });
+                None
+            }
+            stats::Found::Nothing | stats::Found::PassedOver(_) => None,
         };
         let mut chunk = None;
         if header.layout == Layout::Chunk
@@ -61,8 +66,8 @@ impl Outline {
             (header.facts.mode, header.facts.capture) = (found.mode, found.capture);
             chunk = Some(found.info);
         }
-        let fault = size_fault(&footer, size, base);
-        Ok(Outline { header, footer, chunk, statistics, fault })
+        faults.extend(size_fault(&footer, size, base));
+        Ok(Outline { header, footer, chunk, statistics, faults })
     }
 }
 
@@ -86,7 +91,8 @@ impl Ends {
         let mut start = [0; HEADER_LEN as usize];
         let got = read_up_to(source, base, &mut start)?;
         if let Some(fault) = identify::fault(&start[..got], size) {
-            return Err(fault.at(Position::Byte(base)));
+            let displaced = if base == 0 { identify::displaced(source, size)? } else { None };
+            return Err(displaced.unwrap_or(fault).at(Position::Byte(base)));
         }
         if size < HEADER_LEN + FOOTER_LEN {
             let fault = format!("truncated: {size} bytes are too few for a header and a footer");

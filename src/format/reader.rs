@@ -98,6 +98,22 @@ pub enum FaultCode {
     CountMismatch,
     /// The footer declares another size than the profile has.
     SizeMismatch,
+    /// The statistics cannot have been measured, and are left out.
+    InvalidStatistics,
+    /// The header names something that is not known.
+    Unsupported,
+}
+
+impl Fault {
+    /// The fault of a header whose mode is not known.
+    pub(super) fn of_mode(header: &Header, start: &[u8; HEADER_LEN as usize], base: u64) -> Option<Fault> {
+        header.mode_fault(start, base).map(|error| Fault { code: FaultCode::Unsupported, error })
+    }
+
+    /// Whether the samples cannot be relied on, and not only what is said of them.
+    pub fn concerns_samples(&self) -> bool {
+        !matches!(self.code, FaultCode::InvalidStatistics | FaultCode::Unsupported)
+    }
 }
 
 impl FaultCode {
@@ -107,6 +123,8 @@ impl FaultCode {
             FaultCode::DamagedSamples => "damaged_samples",
             FaultCode::CountMismatch => "count_mismatch",
             FaultCode::SizeMismatch => "size_mismatch",
+            FaultCode::InvalidStatistics => "invalid_statistics",
+            FaultCode::Unsupported => "unsupported",
         }
     }
 }
@@ -163,8 +181,13 @@ impl<R: Read + Seek> Profile<R> {
         let tail = &bytes[frames_at..bytes.len() - FOOTER_LEN as usize];
         let found = stats::read(tail, || Ok(free), order, footer_place)?;
         let before = &tail[..tail.len() - found.len(tail, order)];
+        let mut faults: Vec<Fault> = Fault::of_mode(&header, &start, base).into_iter().collect();
         let statistics = match found {
             stats::Found::Nothing => None,
+            stats::Found::Unsound(error) => {
+                faults.push(Fault { code: FaultCode::InvalidStatistics, error });
+                None
+            }
             stats::Found::Statistics(statistics) => Some(statistics),
             stats::Found::PassedOver(why) => {
                 warnings.push(format!(
@@ -207,7 +230,7 @@ impl<R: Read + Seek> Profile<R> {
             scan: Scan::default(),
             size,
             warnings,
-            faults: Vec::new(),
+            faults,
         };
         let Reading { threads, counting } = reading;
         let mut digest = Digest::default();
@@ -251,6 +274,11 @@ impl<R: Read + Seek> Profile<R> {
     pub(crate) fn take_windows(&mut self, wanted: Counting, start_us: u64) -> Option<CountedWindows> {
         let period = Period { start_us, period_us: wanted.period_us };
         self.windows.take().filter(|windows| windows.period == period && windows.by == wanted.by)
+    }
+
+    /// Takes what is wrong with the profile out of its contents.
+    pub fn take_faults(&mut self) -> Vec<Fault> {
+        std::mem::take(&mut self.contents.faults)
     }
 
     /// All that the profile holds, but for the samples themselves.

@@ -1,11 +1,13 @@
 //! What is whole of a torn or damaged profile, as a sound one.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Position, Result};
-use crate::format::reader::{Contents, read_up_to};
+use crate::format::extension::{ChunkInfo, RunEnds};
+use crate::format::reader::{Contents, Fault, read_up_to};
 use crate::format::ring::{RING_START, is_ring};
 use crate::format::salvage::{Salvaged, salvage};
 use crate::format::sequence::{Framing, Lost, Part, Sequence};
@@ -88,7 +90,8 @@ fn files(source: &mut (impl Read + Seek), sequence: &mut Sequence) -> Result<Rec
 
 /// Every whole part. Where there is none, the first thing that is lost.
 fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Result<Recovered, Option<Lost>>> {
-    let mut lost: Vec<Lost> = Vec::new();
+    let mut first_lost = None;
+    let mut ends = RunEnds::default();
     let (copy, framing) = (SpooledTempFile::new(SPOOL_MEMORY), sequence.framing());
     let mut recovered = Recovered { copy, framing, parts: 0, samples: 0, losses: Vec::new() };
     loop {
@@ -96,10 +99,13 @@ fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Resu
         match sequence.next(source)? {
             None => break,
             Some(Part::Lost(part)) => {
-                lost.push(part);
+                ends.lost();
+                recovered.losses.push(part.to_error());
+                first_lost.get_or_insert(part);
                 continue;
             }
             Some(Part::Profile(profile)) => {
+                recovered.losses.extend(ends.chunk(profile.contents().chunk.as_ref()));
                 recovered.samples += profile.contents().scan.samples;
                 recovered.parts += 1;
             }
@@ -109,9 +115,9 @@ fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Resu
         io::copy(&mut (&mut *source).take(bytes), &mut recovered.copy)?;
     }
     if recovered.parts == 0 {
-        return Ok(Err(lost.into_iter().next()));
+        return Ok(Err(first_lost));
     }
-    recovered.losses = lost.iter().map(Lost::to_error).collect();
+    recovered.losses.extend(ends.finish());
     Ok(Ok(recovered))
 }
 
@@ -128,8 +134,7 @@ fn ring(source: &mut (impl Read + Seek)) -> Result<Recovered> {
         {
             let Contents { scan, size, .. } = profile.contents();
             chunks.push(RingChunk {
-                run_id: info.run_id.clone(),
-                index: info.index,
+                info: ChunkInfo { labels: BTreeMap::new(), ..info.clone() },
                 at,
                 size: *size,
                 samples: scan.samples,
@@ -139,7 +144,7 @@ fn ring(source: &mut (impl Read + Seek)) -> Result<Recovered> {
     if chunks.is_empty() {
         return Err(Error::profile("a ring file that holds no chunk"));
     }
-    chunks.sort_by(|a, b| (&a.run_id, a.index).cmp(&(&b.run_id, b.index)));
+    chunks.sort_by(|a, b| (&a.info.run_id, a.info.index).cmp(&(&b.info.run_id, b.info.index)));
     let mut recovered = Recovered {
         copy: SpooledTempFile::new(SPOOL_MEMORY),
         framing: Framing::Chunks,
@@ -147,24 +152,28 @@ fn ring(source: &mut (impl Read + Seek)) -> Result<Recovered> {
         samples: chunks.iter().map(|chunk| chunk.samples).sum(),
         losses: Vec::new(),
     };
+    let mut ends = RunEnds::default();
     for (number, chunk) in chunks.iter().enumerate() {
+        recovered.losses.extend(ends.chunk(Some(&chunk.info)));
         source.seek(SeekFrom::Start(chunk.at))?;
         io::copy(&mut (&mut *source).take(chunk.size), &mut recovered.copy)?;
         let before = number.checked_sub(1).map(|before| &chunks[before]);
-        if let Some(before) = before.filter(|before| before.run_id == chunk.run_id)
-            && before.index + 1 < chunk.index
-        {
-            let fault = format!("chunks {} to {} of the run are missing", before.index + 1, chunk.index - 1);
-            recovered.losses.push(Error::profile(fault).at(Position::Byte(chunk.at)));
+        if let Some(before) = before.filter(|before| before.info.run_id == chunk.info.run_id) {
+            let (before, index) = (before.info.index, chunk.info.index);
+            if before + 1 < index {
+                let fault = format!("chunks {} to {} of the run are missing", before + 1, index - 1);
+                recovered.losses.push(Error::profile(fault).at(Position::Byte(chunk.at)));
+            }
         }
     }
+    recovered.losses.extend(ends.finish());
     Ok(recovered)
 }
 
 /// A whole chunk in a ring.
 struct RingChunk {
-    run_id: String,
-    index: u64,
+    /// Without the labels.
+    info: ChunkInfo,
     at: u64,
     size: u64,
     samples: u64,
@@ -177,7 +186,7 @@ impl Recovered {
         let (mut parts, mut samples) = (0, 0);
         while let Some(part) = sequence.next(&mut self.copy)? {
             if let Part::Profile(profile) = part
-                && profile.contents().faults.is_empty()
+                && !profile.contents().faults.iter().any(Fault::concerns_samples)
             {
                 parts += 1;
                 samples += profile.contents().scan.samples;

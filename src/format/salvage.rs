@@ -4,6 +4,11 @@
 //! Records stand on their own, so every whole one is kept up to the first that is broken. Where the
 //! header is lost, the tables are looked for behind the records; frames whose definitions are lost are
 //! named by their numbers.
+//!
+//! Nothing is invented. Zeros up to the end are room that a file system gave and nobody wrote to, so a record
+//! counts only if it ends before them. Where it is not known how far the records go, bytes that no writer
+//! makes a record of are none; and without a header, or zeros in its place, the tables have to show that
+//! records begin where they should.
 
 use std::collections::VecDeque;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -15,7 +20,7 @@ use tempfile::SpooledTempFile;
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::header::{ByteOrder, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout, version_start};
 use crate::format::reader::{ZSTD_MAGIC, read_up_to};
-use crate::format::record::{Body, Place, REPEAT, Record, RecordReader, write_change, write_head};
+use crate::format::record::{Body, FULL, Place, REPEAT, Record, RecordReader, write_change, write_head};
 use crate::format::writer::{Packing, Writer};
 use crate::format::{identify, stats, tables, varint};
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, TABLE_BYTES, ZSTD_WINDOW_LOG};
@@ -25,6 +30,12 @@ use crate::model::{Frame, Location, RunFacts, Statistics, Tables, ThreadKey};
 const ENTRIES: u32 = 8192;
 /// Ends of records, the last ones, behind which tables are looked for.
 const ENDS: usize = 64;
+/// Bytes that are searched at once for the last one that is not zero.
+const PIECE: u64 = 64 * 1024;
+/// Interpreters are numbered from 0; greater ids than this are bytes of something else.
+const INTERPRETER_IDS: u32 = 1 << 20;
+/// The status bits that a writer sets.
+const STATUS_BITS: u8 = 0x3f;
 /// Bytes of tables that are looked for behind records whose end is not known.
 const REMAINS: u64 = TABLE_BYTES as u64;
 
@@ -50,12 +61,21 @@ pub(super) fn salvage(source: &mut (impl Read + Seek)) -> Result<Salvaged> {
     if size <= HEADER_LEN && start.iter().all(|byte| *byte == 0) {
         return Err(identify::fault(&start[..got], size).expect("zeros are no profile"));
     }
+    if let Some(fault) = identify::displaced(source, size)? {
+        return Err(fault);
+    }
     let mut magic = [0; 4];
     read_up_to(source, HEADER_LEN, &mut magic)?;
     let is_zstd = magic == ZSTD_MAGIC;
+    let written_end = last_nonzero(source, size)?;
     let mut best: Option<(Walk, Head)> = None;
-    for head in heads(&start, size) {
-        let walk = walk(source, &head, size, is_zstd)?;
+    for mut head in heads(&start, size) {
+        head.records_end = head.records_end.min(written_end);
+        let mut walk = walk(source, &head, is_zstd)?;
+        if head.header.as_ref().is_some_and(|header| header.samples != walk.samples) {
+            head.records_end = last_nonzero(source, head.records_end)?;
+            walk = self::walk(source, &head, is_zstd)?;
+        }
         if best.as_ref().is_none_or(|(other, _)| other.samples < walk.samples) {
             best = Some((walk, head));
         }
@@ -64,7 +84,26 @@ pub(super) fn salvage(source: &mut (impl Read + Seek)) -> Result<Salvaged> {
         return Err(nothing(&start[..got], size));
     };
     let found = find_tables(source, &head, &walk, size, is_zstd)?;
-    write(source, &Head { records_end: found.at.or(head.records_end), ..head }, found, size, is_zstd)
+    if !head.is_anchored && found.at.is_none() {
+        return Err(nothing(&start[..got], size));
+    }
+    let records_end = found.at.map_or(head.records_end, |at| at.min(head.records_end));
+    write(source, &Head { records_end, ..head }, found, is_zstd)
+}
+
+/// Where the last byte before `end` that is not zero ends; not before the records.
+fn last_nonzero(source: &mut (impl Read + Seek), end: u64) -> Result<u64> {
+    let mut piece = vec![0; PIECE as usize];
+    let mut end = end;
+    while end > HEADER_LEN {
+        let from = end.saturating_sub(PIECE).max(HEADER_LEN);
+        let got = read_up_to(source, from, &mut piece[..(end - from) as usize])?;
+        if let Some(at) = piece[..got].iter().rposition(|byte| *byte != 0) {
+            return Ok(from + at as u64 + 1);
+        }
+        end = from;
+    }
+    Ok(HEADER_LEN)
 }
 
 fn nothing(start: &[u8], size: u64) -> Error {
@@ -81,15 +120,22 @@ struct Head {
     facts: RunFacts,
     /// The header as a whole, where its offsets hold.
     header: Option<Header>,
+    /// Why its mode is not known, if it gives one.
+    mode_fault: Option<Error>,
     /// Whether the facts are those of the recording.
     knows_facts: bool,
-    /// Where the records end, if that is known.
-    records_end: Option<u64>,
+    /// Where the records end, at the latest.
+    records_end: u64,
+    /// Whether they end just there.
+    is_end_known: bool,
+    /// Whether it shows that records begin behind it.
+    is_anchored: bool,
 }
 
 /// The readings of a header that may be right, the best first.
 fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
-    let orders = match ByteOrder::of_magic(start) {
+    let magic = ByteOrder::of_magic(start);
+    let orders = match magic {
         Some(order) => vec![order],
         None => vec![ByteOrder::Little, ByteOrder::Big],
     };
@@ -98,15 +144,42 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
         let mut mended = *start;
         mended[..8].copy_from_slice(&version_start(order, Layout::Wide));
         if let Ok(header) = Header::read(&mended, size, 0) {
-            let (facts, records_end) = (header.facts.clone(), Some(header.strings_at));
-            return vec![Head { order, facts, header: Some(header), knows_facts: true, records_end }];
+            let (facts, records_end) = (header.facts.clone(), header.strings_at);
+            let (knows_facts, is_end_known, is_anchored) = (true, true, true);
+            let mode_fault = header.mode_fault(&mended, 0);
+            let header = Some(header);
+            return vec![Head {
+                order,
+                facts,
+                header,
+                mode_fault,
+                knows_facts,
+                records_end,
+                is_end_known,
+                is_anchored,
+            }];
         }
     }
     let is_blank = start[8..].iter().all(|byte| *byte == 0);
+    let is_anchored = magic.is_some() || start.iter().all(|byte| *byte == 0);
     let head = |order| {
-        let facts =
-            if is_blank { RunFacts::default() } else { Header::decode(start, order, Layout::Wide).facts };
-        Head { order, facts, header: None, knows_facts: !is_blank, records_end: None }
+        let read = Header::decode(start, order, Layout::Wide);
+        // Of a file that is cut in its tables.
+        let is_end_known = magic.is_some()
+            && (HEADER_LEN..=size).contains(&read.strings_at)
+            && read.frames_at >= read.strings_at;
+        let records_end = if is_end_known { read.strings_at } else { size };
+        let facts = if is_blank { RunFacts::default() } else { read.facts };
+        Head {
+            order,
+            facts,
+            header: None,
+            mode_fault: None,
+            knows_facts: !is_blank,
+            records_end,
+            is_end_known,
+            is_anchored,
+        }
     };
     orders.into_iter().map(head).collect()
 }
@@ -114,6 +187,8 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
 /// What a first walk over the records finds.
 #[derive(Default)]
 struct Walk {
+    /// Whether something else than records may stand behind them.
+    is_doubtful: bool,
     samples: u64,
     threads: u32,
     /// Frames are numbered below this.
@@ -130,15 +205,9 @@ struct Walk {
 }
 
 /// The records of the region.
-fn records<'a>(
-    source: &'a mut (impl Read + Seek),
-    head: &Head,
-    size: u64,
-    is_zstd: bool,
-) -> Result<RecordReader<'a>> {
-    let end = head.records_end.unwrap_or(size);
+fn records<'a>(source: &'a mut (impl Read + Seek), head: &Head, is_zstd: bool) -> Result<RecordReader<'a>> {
     source.seek(SeekFrom::Start(HEADER_LEN))?;
-    let region = source.take(end.saturating_sub(HEADER_LEN));
+    let region = source.take(head.records_end.saturating_sub(HEADER_LEN));
     if !is_zstd {
         return Ok(RecordReader::new(Box::new(region), u64::MAX, head.order, Place::File(HEADER_LEN)));
     }
@@ -147,26 +216,26 @@ fn records<'a>(
     Ok(RecordReader::new(Box::new(decoder), u64::MAX, head.order, Place::Unpacked))
 }
 
-fn walk(source: &mut (impl Read + Seek), head: &Head, size: u64, is_zstd: bool) -> Result<Walk> {
-    let mut walk = Walk::default();
-    each_record(&mut records(source, head, size, is_zstd)?, &mut walk, |_, _| Ok(()))?;
+fn walk(source: &mut (impl Read + Seek), head: &Head, is_zstd: bool) -> Result<Walk> {
+    let mut walk = Walk { is_doubtful: !is_zstd && !head.is_end_known, ..Walk::default() };
+    each_record(&mut records(source, head, is_zstd)?, &mut walk, |_, _| Ok(()))?;
     if is_zstd && walk.fault.is_none() && head.header.is_none() {
-        walk.packed_len = Some(frame_len(source, size)?);
+        walk.packed_len = Some(frame_len(source, head.records_end)?);
     }
     Ok(walk)
 }
 
 /// Bytes of the zstd frame behind the header.
-fn frame_len(source: &mut (impl Read + Seek), size: u64) -> Result<u64> {
+fn frame_len(source: &mut (impl Read + Seek), end: u64) -> Result<u64> {
     source.seek(SeekFrom::Start(HEADER_LEN))?;
-    let mut region = BufReader::new(source.take(size - HEADER_LEN));
+    let mut region = BufReader::new(source.take(end - HEADER_LEN));
     let mut decoder = zstd::stream::read::Decoder::with_buffer(&mut region)?.single_frame();
     decoder.window_log_max(ZSTD_WINDOW_LOG)?;
     std::io::copy(&mut decoder, &mut std::io::sink())?;
     drop(decoder);
     let unused = region.buffer().len() as u64;
     let left = region.into_inner().limit();
-    Ok(size - HEADER_LEN - left - unused)
+    Ok(end - HEADER_LEN - left - unused)
 }
 
 /// The sound part of a record that is handed on.
@@ -192,6 +261,9 @@ fn each_record(
             Err(fault) => break Some(fault),
         };
         let depth = depths.get(&thread).copied();
+        if walk.is_doubtful && !is_written(thread, depth, &body) {
+            break Some(reader.fault(at, "bytes that no writer makes a record of"));
+        }
         match body {
             Body::Change { delta, status, change } => {
                 let resolved = match change.resolve(depth.unwrap_or(0)) {
@@ -204,7 +276,11 @@ fn each_record(
                     break Some(reader.fault(at, format!("frame number {frame} is out of order")));
                 }
                 let highest = reader.pushed().iter().max();
-                walk.frames = walk.frames.max(highest.map_or(0, |highest| highest + 1));
+                let frames = walk.frames.max(highest.map_or(0, |highest| highest + 1));
+                if walk.is_doubtful && !are_numbered(reader.pushed(), walk.frames..frames) {
+                    break Some(reader.fault(at, "frame numbers are left out"));
+                }
+                walk.frames = frames;
                 depths.insert(thread, resolved.keep + resolved.push);
                 each(thread, Sound::Change { delta, status, change, pushed: reader.pushed() })?;
                 walk.samples += 1;
@@ -215,10 +291,14 @@ fn each_record(
                 while left > 0 && fault.is_none() {
                     entries.clear();
                     let mut whole = 0;
+                    let mut is_sound = true;
                     let read = reader.entries(left.min(ENTRIES), |delta, status| {
-                        varint::write(&mut entries, delta);
-                        entries.push(status);
-                        whole += 1;
+                        is_sound &= !walk.is_doubtful || status & !STATUS_BITS == 0;
+                        if is_sound {
+                            varint::write(&mut entries, delta);
+                            entries.push(status);
+                            whole += 1;
+                        }
                     });
                     if whole > 0 {
                         depths.entry(thread).or_insert(0);
@@ -226,7 +306,8 @@ fn each_record(
                         walk.samples += u64::from(whole);
                     }
                     left -= left.min(ENTRIES);
-                    fault = read.err();
+                    let odd = (!is_sound).then(|| reader.fault(at, "a status that no writer gives"));
+                    fault = read.err().or(odd);
                 }
                 if fault.is_some() {
                     break fault;
@@ -247,6 +328,23 @@ fn each_record(
             Ok(())
         }
     }
+}
+
+/// Whether a writer makes such a record of a thread whose stack has this depth, where it had a record before.
+fn is_written(thread: ThreadKey, depth: Option<u32>, body: &Body) -> bool {
+    let is_known = match body {
+        Body::Repeat { count } => *count > 0,
+        // Where no frame can stay, the stack is written in full.
+        Body::Change { status, change, .. } => {
+            status & !STATUS_BITS == 0 && (depth.is_some_and(|depth| depth > 0) || change.encoding == FULL)
+        }
+    };
+    is_known && thread.interpreter_id < INTERPRETER_IDS
+}
+
+/// Whether all of these numbers, which are new, are among the frames.
+fn are_numbered(frames: &[u32], new: std::ops::Range<u32>) -> bool {
+    new.len() <= frames.len() && new.into_iter().all(|number| frames.contains(&number))
 }
 
 /// What was found behind the records.
@@ -321,17 +419,12 @@ fn read_tail(source: &mut (impl Read + Seek), from: u64, size: u64) -> Result<Ve
 }
 
 /// Writes the sound profile, in a second walk over the records.
-fn write(
-    source: &mut (impl Read + Seek),
-    head: &Head,
-    found: Found,
-    size: u64,
-    is_zstd: bool,
-) -> Result<Salvaged> {
+fn write(source: &mut (impl Read + Seek), head: &Head, found: Found, is_zstd: bool) -> Result<Salvaged> {
     let packing = if is_zstd { Packing::Zstd(5) } else { Packing::None };
     let mut writer = Writer::new(SpooledTempFile::new(SPOOL_MEMORY), head.facts.clone(), packing, 1)?;
-    let mut walk = Walk::default();
-    each_record(&mut records(source, head, size, is_zstd)?, &mut walk, |thread, sound| {
+    let is_doubtful = !is_zstd && !head.is_end_known && found.at.is_none();
+    let mut walk = Walk { is_doubtful, ..Walk::default() };
+    each_record(&mut records(source, head, is_zstd)?, &mut walk, |thread, sound| {
         let out = writer.records();
         let samples = match sound {
             Sound::Change { delta, status, change, pushed } => {
@@ -365,7 +458,12 @@ fn write(
         }
     }
     let profile = writer.finish(walk.threads, statistics.as_ref())?;
-    let losses = losses(head, &walk, lost_frames, at.is_some(), statistics.is_some());
+    let mut losses = losses(head, &walk, lost_frames, at.is_some(), statistics.is_some());
+    losses.extend(
+        head.mode_fault.as_ref().map(|fault| {
+            Error::profile(format!("the mode is lost: {}", fault.detail())).at(Position::Byte(60))
+        }),
+    );
     Ok(Salvaged { profile, samples: walk.samples, losses })
 }
 

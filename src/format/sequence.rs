@@ -263,7 +263,7 @@ impl Sequence {
         }
         let samples = declared_samples(source, place)?;
         let error = match Profile::open_as(self.reading, source, place.at, place.size) {
-            Ok(profile) => match profile.contents().faults.first() {
+            Ok(profile) => match profile.contents().faults.iter().find(|fault| fault.concerns_samples()) {
                 None => return Ok(Part::Profile(Box::new(profile))),
                 Some(fault) => fault.error.again(),
             },

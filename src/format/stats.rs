@@ -20,6 +20,8 @@ pub(crate) enum Found {
     Statistics(Statistics),
     /// A block that cannot be understood, and why.
     PassedOver(String),
+    /// A block whose numbers cannot have been measured.
+    Unsound(Error),
 }
 
 impl Found {
@@ -78,7 +80,7 @@ pub(crate) fn read(
         }
     };
     match fault(&statistics) {
-        Some(fault) => Err(Error::profile(fault).at(Position::Byte(footer_at - size))),
+        Some(fault) => Ok(Found::Unsound(Error::profile(fault).at(Position::Byte(footer_at - size)))),
         None => Ok(Found::Statistics(statistics)),
     }
 }

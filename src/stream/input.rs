@@ -240,14 +240,94 @@ impl Seek for Piped {
 ///
 /// Errors of the source.
 pub fn unpacked(mut reader: Box<dyn BufRead>) -> Result<Box<dyn BufRead>> {
-    let start = reader.fill_buf()?;
-    if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
-        decoder.window_log_max(crate::limits::ZSTD_WINDOW_LOG)?;
-        Ok(Box::new(BufReader::with_capacity(BUFFER, decoder)))
-    } else if start.starts_with(&[0x1f, 0x8b]) {
-        Ok(Box::new(BufReader::with_capacity(BUFFER, flate2::bufread::MultiGzDecoder::new(reader))))
-    } else {
-        Ok(reader)
+    match packing_of(reader.fill_buf()?) {
+        Some(Packing::Zstd) => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
+            decoder.window_log_max(crate::limits::ZSTD_WINDOW_LOG)?;
+            Ok(Box::new(BufReader::with_capacity(BUFFER, decoder)))
+        }
+        Some(Packing::Gzip) => Ok(Box::new(BufReader::with_capacity(BUFFER, Gunzip::new(reader)))),
+        None => Ok(reader),
+    }
+}
+
+/// How a stream may be packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// zstd, a frame that is passed over first or not.
+    Zstd,
+    /// gzip.
+    Gzip,
+}
+
+/// How a file that begins so is packed, in as much as [`unpacked`] knows.
+pub fn packing_of(start: &[u8]) -> Option<Packing> {
+    match start {
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Packing::Zstd),
+        [0x1f, 0x8b, ..] => Some(Packing::Gzip),
+        _ => None,
+    }
+}
+
+/// All members of a gzip file. As for gzip, zeros may fill it up to its end.
+struct Gunzip {
+    /// `None` once all of it is read.
+    member: Option<flate2::bufread::GzDecoder<Box<dyn BufRead>>>,
+    /// What it failed with: who reads again must not take that for the end.
+    fault: Option<(io::ErrorKind, String)>,
+}
+
+impl Gunzip {
+    fn new(packed: Box<dyn BufRead>) -> Self {
+        Gunzip { member: Some(flate2::bufread::GzDecoder::new(packed)), fault: None }
+    }
+
+    /// Goes on to what comes after a member.
+    fn next_member(&mut self) -> io::Result<()> {
+        let Some(member) = self.member.take() else { return Ok(()) };
+        let mut packed = member.into_inner();
+        let mut is_padded = false;
+        loop {
+            let rest = packed.fill_buf()?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+            let zeros = rest.iter().take_while(|byte| **byte == 0).count();
+            let has_more = zeros < rest.len();
+            packed.consume(zeros);
+            is_padded |= zeros > 0;
+            if has_more {
+                break;
+            }
+        }
+        if is_padded {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "something else follows the gzip data"));
+        }
+        self.member = Some(flate2::bufread::GzDecoder::new(packed));
+        Ok(())
+    }
+}
+
+impl Read for Gunzip {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some((kind, said)) = &self.fault {
+            return Err(io::Error::new(*kind, said.as_str()));
+        }
+        let read = self.read_members(buffer);
+        let lasting = read.as_ref().err().filter(|error| error.kind() != io::ErrorKind::Interrupted);
+        self.fault = lasting.map(|error| (error.kind(), error.to_string()));
+        read
+    }
+}
+
+impl Gunzip {
+    fn read_members(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = self.member.as_mut().filter(|_| !buffer.is_empty()) {
+            match member.read(buffer)? {
+                0 => self.next_member()?,
+                got => return Ok(got),
+            }
+        }
+        Ok(0)
     }
 }

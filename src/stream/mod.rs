@@ -44,7 +44,7 @@ mod web;
 #[cfg(feature = "cli")]
 pub use address::{Address, Host, SocketAddress, Transport};
 #[cfg(feature = "cli")]
-pub use input::{Input, ProfileSource, unpacked};
+pub use input::{Input, Packing, ProfileSource, packing_of, unpacked};
 #[cfg(feature = "cli")]
 pub use limit::Limit;
 pub use lines::{Line, Lines, Tolerated};

@@ -61,12 +61,30 @@ def tell(kind, **facts):
     send(json.dumps({"type": kind, **facts}).encode(), profiler)
 
 
+def is_last(actions, profiler):
+    """Whether a profiler that is at work ends without another part."""
+    at_work = profiler
+    for action in actions:
+        what, _, value = action.partition(":")
+        if what == "as":
+            at_work = int(value)
+        elif at_work == profiler and what in ("part", "all", "damaged", "end"):
+            return what == "end"
+    return False
+
+
+def tell_last(actions, profiler):
+    if is_last(actions, profiler):
+        send(b'{"type":"last"}', profiler)
+
+
 def parts():
     return sum(name.endswith(".bin") for name in os.listdir(os.environ["PARTS"]))
 
 
 assert sys.argv[7] == "run"
-for action in sys.argv[8:]:
+for at, action in enumerate(sys.argv[8:], 9):
+    to_come = sys.argv[at:]
     what, _, value = action.partition(":")
     if what == "begin":
         tell("begin", pid=profiler, wall_us=1_790_000_000_000_000, monotonic_us=int(value or 0), host="web1",
@@ -74,12 +92,18 @@ for action in sys.argv[8:]:
     elif what == "as":
         profiler = int(value)
     elif what == "part":
+        tell_last(to_come, profiler)
         send(part(value), profiler)
     elif what == "all":
         for number in range(parts()):
+            if number + 1 == parts():
+                tell_last(to_come, profiler)
             send(part(number), profiler)
     elif what == "mixed":
         # Part 0 of this profiler and of another, their packets by turns.
+        tell_last(to_come, profiler)
+        if f"as:{value}" in to_come:
+            tell_last(to_come[to_come.index(f"as:{value}"):], int(value))
         for both in zip(packets(part(0), profiler), packets(part(0), int(value))):
             for packet in both:
                 os.write(pipe, packet)

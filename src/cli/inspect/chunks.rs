@@ -7,12 +7,13 @@ use std::io::{Read, Seek, SeekFrom};
 use serde::Serialize;
 
 use crate::cli::Status;
-use crate::cli::inspect::rows::{capture_text, interval_text, measured_rows, span_text};
+use crate::cli::inspect::rows::{capture_text, date, interval_text, measured_rows, span_text};
 use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    ByteOrder, ChunkInfo, Compression, Footer, Framing, Header, Lost, Outline, Place, Profile, Sequence,
+    ByteOrder, ChunkInfo, ChunkOrder, Compression, Fault, Footer, Framing, Header, Lost, Outline, Place,
+    Profile, RunEnd, Sequence,
 };
 use crate::model::Statistics;
 use crate::protocol::message::{Capture, Stats};
@@ -32,6 +33,9 @@ struct Report {
     chunks: Vec<ChunkReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<LostReport>,
+    /// Runs whose ends are not there, and what parts say of themselves that cannot be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<FaultReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -55,8 +59,15 @@ struct RunReport {
     /// By the last part, where it knows its run.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Stats>,
+    /// Whether its last chunk is there and says that nothing is lost; left out where its chunks do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
     #[serde(skip)]
     next_index: u64,
+    #[serde(skip)]
+    has_holes: bool,
+    #[serde(skip)]
+    order: ChunkOrder,
 }
 
 #[derive(Serialize)]
@@ -98,6 +109,7 @@ struct Seen {
     threads: u32,
     span_us: Option<(u64, u64)>,
     verify: bool,
+    faults: Vec<Fault>,
 }
 
 pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read + Seek)) -> Result<Status> {
@@ -112,12 +124,17 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
         runs: Vec::new(),
         chunks: Vec::new(),
         lost: Vec::new(),
+        faults: Vec::new(),
         warnings: Vec::new(),
     };
     let mut losses = Vec::new();
     while let Some(place) = sequence.next_place(source).map_err(named)? {
         let lost = match place.map(|place| (place, look(source, place, job.verify))) {
-            Ok((_, Ok(seen))) => {
+            Ok((_, Ok(mut seen))) => {
+                for fault in std::mem::take(&mut seen.faults) {
+                    report.faults.push(FaultReport::new(Some(fault.code.name()), &fault.error));
+                    losses.push(fault.error);
+                }
                 report.add(seen);
                 continue;
             }
@@ -127,6 +144,10 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
             }
             Err(lost) => lost,
         };
+        if let Some(run) = report.runs.last_mut() {
+            run.order.lost();
+            run.has_holes = true;
+        }
         losses.push(lost.to_error());
         report.lost.push(LostReport {
             offset_bytes: lost.at,
@@ -137,6 +158,15 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
     }
     if report.chunks.is_empty() && !losses.is_empty() {
         return Err(named(losses.swap_remove(0)));
+    }
+    for run in &mut report.runs {
+        let broken = run.order.broken_end();
+        run.complete = match run.order.end() {
+            RunEnd::Unknown => None,
+            end => Some(end == RunEnd::Complete && !run.has_holes),
+        };
+        report.faults.extend(broken.iter().map(|error| FaultReport::new(Some("truncated"), error)));
+        losses.extend(broken);
     }
     for loss in &losses {
         job.messages.fault(job.name, loss);
@@ -151,16 +181,18 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
 fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<Seen> {
     let Place { at, size } = place;
     if !verify {
-        let Outline { header, footer, chunk, statistics, .. } = Outline::read(source, at, size)?;
+        let Outline { header, footer, chunk, statistics, mut faults } = Outline::read(source, at, size)?;
         let (threads, samples) = (header.threads, header.samples);
         let span_us = chunk.as_ref().map(|chunk| chunk.span_us).filter(|_| samples > 0);
-        return Ok(Seen { place, header, footer, chunk, statistics, threads, span_us, verify });
+        faults.retain(|fault| !fault.concerns_samples());
+        return Ok(Seen { place, header, footer, chunk, statistics, threads, span_us, verify, faults });
     }
-    let profile = Profile::open_part(source, at, size)?;
-    let contents = profile.contents();
-    if let Some(fault) = contents.faults.first() {
+    let mut profile = Profile::open_part(source, at, size)?;
+    let faults = profile.take_faults();
+    if let Some(fault) = faults.iter().find(|fault| fault.concerns_samples()) {
         return Err(fault.error.again());
     }
+    let contents = profile.contents();
     Ok(Seen {
         place,
         header: contents.header.clone(),
@@ -170,12 +202,13 @@ fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<S
         threads: contents.scan.threads.len() as u32,
         span_us: contents.scan.span_us,
         verify,
+        faults,
     })
 }
 
 impl Report {
     fn add(&mut self, seen: Seen) {
-        let Seen { place, header, footer, chunk, statistics, threads, span_us, verify } = seen;
+        let Seen { place, header, footer, chunk, statistics, threads, span_us, verify, .. } = seen;
         let run_id = chunk.as_ref().map(|chunk| chunk.run_id.as_str());
         let goes_on = self.runs.last().is_some_and(|run| run_id.is_none() || run.run_id.as_deref() == run_id);
         if !goes_on {
@@ -187,6 +220,9 @@ impl Report {
             self.warnings.push(format!("chunks are missing before chunk {index} (at byte {})", place.at));
         }
         run.next_index = index.saturating_add(1);
+        if let Some(chunk) = &chunk {
+            run.has_holes |= run.order.is_gap_before(chunk);
+        }
         run.chunk_count += 1;
         run.measured = statistics.filter(|_| chunk.is_some()).map(Into::into);
         self.samples += header.samples;
@@ -234,7 +270,10 @@ impl RunReport {
             capture: facts.capture.map(Into::into),
             labels: chunk.map(|chunk| chunk.labels.clone()).unwrap_or_default(),
             measured: None,
+            complete: None,
             next_index: 0,
+            has_holes: false,
+            order: ChunkOrder::default(),
         }
     }
 }
@@ -251,6 +290,8 @@ fn text(name: &str, report: &Report) -> String {
         sheet.line("");
         sheet.known("run", run.run_id.clone());
         sheet.row("chunks", run.chunk_count.to_string());
+        let complete = run.complete.map(|complete| if complete { "yes" } else { "no" });
+        sheet.known("complete", complete);
         sheet.known("Python", run.python.clone());
         sheet.row("start", format!("{} (monotonic clock)", instant(run.start_usec)));
         sheet.row("interval", interval_text(run.sample_interval_usec));
@@ -262,7 +303,7 @@ fn text(name: &str, report: &Report) -> String {
         measured_rows(&mut sheet, run.measured.as_ref());
     }
     sheet.line("");
-    let heads = ["chunk", "byte", "size", "samples", "threads", "first", "last", "checksum"];
+    let heads = ["chunk", "byte", "size", "samples", "threads", "first", "last", "date", "checksum"];
     let mut table = vec![heads.map(String::from)];
     let time = |time: Option<u64>| time.map_or_else(|| "unknown".to_string(), instant);
     table.extend(report.chunks.iter().map(|part| {
@@ -274,6 +315,7 @@ fn text(name: &str, report: &Report) -> String {
             part.thread_count.to_string(),
             time(part.first_usec),
             time(part.last_usec),
+            part.wall_usec.and_then(date).unwrap_or_else(|| "unknown".to_string()),
             part.checksum.to_string(),
         ]
     }));
@@ -284,6 +326,9 @@ fn text(name: &str, report: &Report) -> String {
             "  bytes {} to {last} are lost ({}): {}",
             lost.offset_bytes, lost.reason, lost.fault
         ));
+    }
+    for fault in &report.faults {
+        sheet.line(&format!("  {fault}"));
     }
     for warning in &report.warnings {
         sheet.line(&format!("  {warning}"));

@@ -142,7 +142,7 @@ fn look(
         let Some(Ok(Place { at, size })) = sequence.next_place(source)? else { return Ok(None) };
         let outline = Outline::read(source, at, size)?;
         return Ok(Some(ProfileReport {
-            faults: told(job, outline.fault.as_slice()),
+            faults: told(job, &outline.faults),
             ..declared(&outline.header, &outline.footer, outline.statistics, Place { at, size })
         }));
     }

@@ -190,7 +190,7 @@ fn amount_text(total: &LossTotal) -> String {
 }
 
 /// A Unix time as a date, where it has one.
-fn date(wall_usec: i64) -> Option<String> {
+pub(super) fn date(wall_usec: i64) -> Option<String> {
     let time = UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(wall_usec).ok()?))?;
     // The year 10000 and later have no such form.
     (wall_usec < 253_402_300_800_000_000).then(|| humantime::format_rfc3339_micros(time).to_string())

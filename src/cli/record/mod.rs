@@ -197,7 +197,7 @@ fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>, ending: &Ending
                     Said::Fact(
                         Fact::End | Fact::Denied { .. } | Fact::Unreadable { .. } | Fact::Refused { .. },
                     ) => ending.profiler(id, false),
-                    Said::Fact(Fact::Exit { .. }) | Said::Profile(_) => {}
+                    Said::Fact(Fact::Last | Fact::Exit { .. }) | Said::Profile(_) => {}
                 }
                 if events.send(Event::Said(id, said)).is_err() {
                     return;

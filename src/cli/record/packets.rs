@@ -36,6 +36,8 @@ pub(super) enum Said {
 pub(super) enum Fact {
     /// It is about to sample.
     Begin(Begin),
+    /// Its next part is the last one of its run.
+    Last,
     /// Its run is over, all of it handed over.
     End,
     /// The system does not let it sample.

@@ -19,7 +19,7 @@ use crate::cli::runs::random_id;
 use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{ChunkInfo, Framing, Lost, Profile};
+use crate::format::{ChunkInfo, Framing, Lost, Profile, RunEnd};
 use crate::model::Statistics;
 use crate::stream::{Limit, Network, Target};
 
@@ -62,6 +62,8 @@ struct Run {
     wall: (u64, i64),
     index: u64,
     samples: u64,
+    /// What its next part says of its end.
+    end: RunEnd,
     /// What the profiler says of itself in the last part that came.
     statistics: Option<Statistics>,
     /// Once its first part is there.
@@ -148,6 +150,12 @@ impl<'a> Recording<'a> {
         match said {
             Said::Fact(Fact::Begin(begin)) => self.begin(profiler, begin),
             Said::Profile(bytes) => self.part(profiler, bytes),
+            Said::Fact(Fact::Last) => {
+                if let Some(run) = self.runs.get_mut(&profiler) {
+                    run.end = RunEnd::Complete;
+                }
+                Ok(())
+            }
             Said::Fact(Fact::End) => self.end(profiler, None),
             Said::Fact(Fact::Exit { status }) => {
                 self.exit = Some(status);
@@ -249,6 +257,7 @@ impl<'a> Recording<'a> {
             wall: (begin.monotonic_us, begin.wall_us),
             index: 0,
             samples: 0,
+            end: RunEnd::Open,
             statistics: None,
             stream: None,
             profiles: Some(profiles),
@@ -293,6 +302,7 @@ impl<'a> Recording<'a> {
             index: run.index,
             span_us: span_us.unwrap_or_default(),
             wall_us,
+            end: run.end,
             labels: run.labels.clone(),
         };
         run.index += 1;

@@ -10,7 +10,7 @@ use super::{Outcome, ProfileOptions, whole};
 use crate::convert::merge::Merge;
 use crate::convert::options::Flush;
 use crate::error::Result;
-use crate::format::{Chunk, ChunkInfo, Packing, Writer};
+use crate::format::{Chunk, ChunkInfo, Packing, RunEnd, Writer};
 use crate::limits::CHUNK_SAMPLES;
 use crate::model::{RunFacts, Statistics};
 use crate::protocol::RawColumns;
@@ -155,7 +155,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
         let (Some(open), Some(run)) = (self.open.take(), self.intake.run()) else { return Ok(()) };
         self.samples += open.writer.samples();
         self.cut_stacks += open.merge.cut_stacks();
-        let chunk = open.finish(run, self.chunks, None)?;
+        let chunk = open.finish(run, self.chunks, RunEnd::Open, None)?;
         self.chunks += 1;
         (self.commit)(chunk)
     }
@@ -179,7 +179,8 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             Some(open) => open,
             None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,
         };
-        commit(open.finish(&ended.run, chunks, ended.statistics.as_ref())?)?;
+        let end = if ended.losses.is_empty() { RunEnd::Complete } else { RunEnd::Incomplete };
+        commit(open.finish(&ended.run, chunks, end, ended.statistics.as_ref())?)?;
         Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
     }
 }
@@ -190,7 +191,13 @@ impl OpenChunk {
         Ok(OpenChunk { writer: Writer::chunk(facts, packing, threads)?, merge, keys: None, span_us: None })
     }
 
-    fn finish(mut self, run: &RunHead, index: u64, statistics: Option<&Statistics>) -> Result<Chunk> {
+    fn finish(
+        mut self,
+        run: &RunHead,
+        index: u64,
+        end: RunEnd,
+        statistics: Option<&Statistics>,
+    ) -> Result<Chunk> {
         self.merge.finish(&mut self.writer);
         let span_us = self.span_us.unwrap_or_default();
         let wall_us = run.wall_us.filter(|_| self.span_us.is_some()).and_then(|(known_us, wall_us)| {
@@ -198,7 +205,7 @@ impl OpenChunk {
             i64::try_from(i128::from(wall_us) + since).ok()
         });
         let labels = run.meta.labels.clone().unwrap_or_default();
-        let info = ChunkInfo { run_id: run.id.clone(), index, span_us, wall_us, labels };
+        let info = ChunkInfo { run_id: run.id.clone(), index, span_us, wall_us, end, labels };
         self.writer.finish_chunk(self.merge.threads() as u32, statistics, &info)
     }
 }

@@ -89,7 +89,7 @@ impl RunStream {
     /// Tells of chunks that are missing before this one.
     fn note_gap(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
         let Some(chunk) = &contents.chunk else { return Ok(()) };
-        if !self.order.is_gap_before(chunk.index) {
+        if !self.order.is_gap_before(chunk) {
             return Ok(());
         }
         self.gaps += 1;
@@ -150,6 +150,7 @@ impl RunStream {
 
     /// The recording broke off: what came after the last part is lost, however much it was.
     pub fn broke_off(&mut self, error: &crate::error::Error) {
+        self.order.lost();
         let loss = Loss {
             start_usec: self.span_us.map(|(_, high)| high),
             ..loss(LossReason::Truncated, LossAmount::default())

@@ -146,6 +146,9 @@ impl RunStream {
     ///
     /// As for [`RunStream::profile`].
     pub fn finish(mut self, sink: &mut impl Write) -> Result<Written> {
+        if let Some(error) = self.broken_end() {
+            self.broke_off(&error);
+        }
         self.close_window();
         let mut whole = None;
         if self.has(MessageType::Agg) && self.options.types.window().is_none() && self.samples > 0 {

@@ -1,0 +1,122 @@
+//! What an input is, by its first bytes: each command names what it does not take, and reads what the usual
+//! tools unpack.
+
+mod common;
+
+use std::io::Write;
+
+use common::{data, run, stream_of};
+
+/// Commands that take streams.
+const OF_STREAMS: [&str; 3] = ["to-bin", "check", "upgrade"];
+/// Commands that take profiles.
+const OF_PROFILES: [&str; 3] = ["from-bin", "inspect", "recover"];
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(bytes).expect("memory takes all");
+    packed.finish().expect("memory takes all")
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).expect("memory takes all")
+}
+
+#[test]
+fn every_command_names_what_it_does_not_take() {
+    let utf_16: Vec<u8> = "\u{feff}{\"type\":".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let kinds: [(&[u8], &str); 9] = [
+        (&utf_16, "a text in UTF-16"),
+        (b"\xfd7zXZ\0\0\x04", "an xz file"),
+        (b"BZh91AY&SY", "a bzip2 file"),
+        (b"\x04\x22\x4d\x18\x64\x40\xa7", "an lz4 file"),
+        (b"PK\x03\x04\x14\0\0\0", "a zip archive"),
+        (b"\x7fELF\x02\x01\x01\0", "an ELF program"),
+        (b"\x80\x04\x95\x0a\0\0\0\0", "a Python pickle"),
+        (b"PERFILE2\x68\0\0\0", "perf.data"),
+        (b"{(\xda\x01~\xe9\0\0\0\0", "a pstats file"),
+    ];
+    for (bytes, name) in kinds {
+        for command in OF_STREAMS.into_iter().chain(OF_PROFILES) {
+            let ran = run(&[command], bytes);
+            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}, {name}: {}", ran.stderr);
+            assert!(ran.stderr.contains(name), "{command}: {}", ran.stderr);
+        }
+    }
+    let profile = std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable");
+    for command in OF_STREAMS {
+        for (bytes, name) in [
+            (profile.clone(), "a binary profile"),
+            (zstd(&profile), "a zstd file that holds no stream"),
+            (gzip(&profile), "a gzip file that holds no stream"),
+            (vec![0; 4096], "zeros"),
+            (Vec::new(), "an empty input"),
+        ] {
+            let ran = run(&[command], &bytes);
+            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}, {name}: {}", ran.stderr);
+            assert!(ran.stderr.contains(name), "{command}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn what_zstd_and_gzip_unpack_is_read() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let (first, rest) = stream.split_at(stream.len() / 3);
+    let skipped = |number: u8| [&[0x50 + number, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+    let empty = zstd(b"");
+    let packed = [
+        gzip(&stream),
+        [gzip(first), gzip(rest)].concat(),
+        [gzip(b""), gzip(&stream)].concat(),
+        [gzip(&stream), vec![0; 1]].concat(),
+        [gzip(first), gzip(rest), vec![0; 100_000]].concat(),
+        zstd(&stream),
+        [zstd(first), skipped(15), zstd(rest), skipped(0)].concat(),
+        [skipped(0), zstd(&stream)].concat(),
+        [skipped(7), skipped(1), empty, zstd(first), zstd(rest)].concat(),
+    ];
+    let plain = run(&["to-bin"], &stream).stdout;
+    for (number, packed) in packed.iter().enumerate() {
+        let made = run(&["to-bin"], packed);
+        assert!(made.code == 0 && made.stdout == plain, "{number}: {}", made.stderr);
+        for command in ["check", "inspect"] {
+            let ran = run(&[command], packed);
+            assert_eq!(ran.code, 0, "{number}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn what_zstd_and_gzip_refuse_is_no_silent_end() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let cut = |packed: Vec<u8>| packed[..packed.len() - 3].to_vec();
+    for packed in [
+        [gzip(&stream), b"x".to_vec()].concat(),
+        [gzip(&stream), vec![0; 9], b"more".to_vec()].concat(),
+        cut(gzip(&stream)),
+        [zstd(&stream), b"x".to_vec()].concat(),
+        [zstd(&stream), vec![0; 16]].concat(),
+        cut(zstd(&stream)),
+    ] {
+        for command in ["to-bin", "check"] {
+            let ran = run(&[command], &packed);
+            assert!(ran.code != 0 && !ran.stderr.is_empty(), "{command}");
+        }
+    }
+}
+
+/// zstd says what to do, and so do we.
+#[test]
+fn a_window_that_is_too_large_has_a_hint() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let mut packer = zstd::stream::write::Encoder::new(Vec::new(), 1).expect("an encoder");
+    packer.window_log(28).expect("a window");
+    packer.write_all(&stream).expect("memory takes all");
+    let packed = packer.finish().expect("memory takes all");
+    for command in ["to-bin", "check", "inspect", "from-bin"] {
+        let ran = run(&[command], &packed);
+        assert_eq!(ran.code, 1);
+        assert!(ran.stderr.contains("zstd -d --long=31"), "{command}: {}", ran.stderr);
+    }
+}
