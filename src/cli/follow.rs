@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use notify::Watcher;
 use same_file::Handle;
@@ -68,7 +68,7 @@ pub(super) fn run(
         let looked = Instant::now();
         follow.look()?;
         if heartbeat.as_mut().is_some_and(Every::is_due) {
-            follow.runs.heartbeat(wall_us())?;
+            follow.runs.heartbeat()?;
         }
         let due = heartbeat.as_ref().map_or(look, |heartbeat| heartbeat.left().min(look));
         if !sleep(&wakes, looked + PAUSE, due) {
@@ -110,11 +110,6 @@ fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher
     let mut watcher = notify::recommended_watcher(tell).ok()?;
     watcher.watch(folder_of(path), notify::RecursiveMode::NonRecursive).ok()?;
     Some(watcher)
-}
-
-pub(super) fn wall_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Something that is due once in a while.

@@ -413,10 +413,10 @@ impl<'a> Runs<'a> {
         Ok(())
     }
 
-    /// Says that the stream goes on, at this Unix time in microseconds.
-    pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
+    /// Says that the stream goes on.
+    pub fn heartbeat(&mut self) -> Result<()> {
         let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
-        let written = stream.heartbeat(wall_us, &mut self.output);
+        let written = stream.heartbeat(&mut self.output);
         written.map_err(|error| self.output.place().named(error))
     }
 

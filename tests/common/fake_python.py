@@ -70,7 +70,7 @@ for action in sys.argv[8:]:
     what, _, value = action.partition(":")
     if what == "begin":
         tell("begin", pid=profiler, wall_us=1_790_000_000_000_000, monotonic_us=int(value or 0), host="web1",
-             command="python app.py")
+             arguments=["python", "app.py", "--token", "secret"])
     elif what == "as":
         profiler = int(value)
     elif what == "part":

@@ -15,7 +15,8 @@ use crate::convert::Flush;
 use crate::error::{Error, Result};
 
 /// What the interpreter runs.
-const COLLECTOR: &str = include_str!("collector.py");
+const COLLECTOR: &str =
+    concat!(include_str!("collector.py"), "\n\n", include_str!("children.py"), "\n\nmain()\n");
 /// Tells the version, and fails where the profiler is missing.
 const PROBE: &str = "\
 import sys
