@@ -1,10 +1,10 @@
 """What `tachyon-jsonl record` runs in CPython 3.15: its sampling profiler, with a collector that hands
 over a finished profile once in a while and begins the next.
 
-    python3.15 -P -c CODE PIPE INTERVAL SAMPLES run|attach ARGS...
+    python3.15 -P -c CODE PIPE INTERVAL SAMPLES UMASK run|attach ARGS...
 
 PIPE is the descriptor of an inherited pipe, INTERVAL the most microseconds and SAMPLES (0: any
-number) the samples of a profile. Messages go through the pipe in packets so small that those of several
+number) the samples of a profile, UMASK the program's file mode mask. Messages go through the pipe in packets so small that those of several
 processes don't mix (schema: packets.rs). A message is a profile, or one JSON object.
 """
 
@@ -396,7 +396,8 @@ def main():
     global RECORDER, INTERVAL, SAMPLES
     RECORDER = Recorder(int(sys.argv[1]))
     INTERVAL, SAMPLES = int(sys.argv[2]) / 1_000_000, int(sys.argv[3])
-    sys.argv[:4] = ["tachyon-jsonl record --"]
+    os.umask(int(sys.argv[4]))
+    sys.argv[:5] = ["tachyon-jsonl record --"]
     # The target's standard output is its own.
     sys.stdout = sys.stderr
     cli.COLLECTOR_MAP["binary"] = ChunkCollector

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use rustix::process::test_kill_process;
+use rustix::fs::Mode;
+use rustix::process::{test_kill_process, umask};
 use serde_json::json;
 
 use crate::cli::Status;
@@ -67,6 +68,8 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         ));
     }
     let network = network(&args.access, messages)?;
+    // What is recorded, and said of the program, is for its owner.
+    let mask = umask(Mode::RWXG | Mode::RWXO);
     let control = args.control.as_deref().map(path_of).transpose()?;
     let targets = Targets::of(args, &network)?;
     profiler::check(&args.python)?;
@@ -92,7 +95,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let control =
         control.map(|path| Control::listen(&path, move |request| asks.send(Event::Asked(request)).is_ok()));
     let control = control.transpose()?;
-    let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, is_output_ours)?;
+    let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, mask, is_output_ours)?;
     ending.profiler(profiler.id(), true);
     let known = Arc::clone(&ending);
     std::thread::spawn(move || listen(pipe, &sender, &known));
