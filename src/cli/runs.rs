@@ -42,6 +42,8 @@ struct OpenRun {
     facts: RunFacts,
     /// The checksum of each numbered chunk.
     seen: HashMap<u64, [u8; 16]>,
+    /// Whether its file was rotated: then a chunk that comes again was copied.
+    is_rotated: bool,
     warnings: usize,
 }
 
@@ -214,6 +216,9 @@ impl<'a> Runs<'a> {
             (Some(open), Framing::Chunks) => open.place_of(profile.contents()),
         };
         if let (PartOf::Before, Some((_, index))) = (&place, &chunk) {
+            if self.open.as_ref().is_some_and(|open| open.is_rotated) {
+                return Ok(());
+            }
             let what = format!("chunk {index} comes again and is passed over");
             if self.args.strict {
                 return Err(Error::profile(what).within(name));
@@ -238,7 +243,8 @@ impl<'a> Runs<'a> {
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
-            self.open = Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), warnings: 0 });
+            self.open =
+                Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), is_rotated: false, warnings: 0 });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();
@@ -312,6 +318,18 @@ impl<'a> Runs<'a> {
                 if outlet.failed().is_some() { outlet.named(error) } else { error.within(name) }
             },
         )
+    }
+
+    /// The file of the open run was rotated: the run goes on in the next one if the chunks there say so, which
+    /// those without an id cannot.
+    pub fn rotated(&mut self, name: &str) -> Result<()> {
+        match &mut self.open {
+            Some(open) if open.chunk_id.is_some() => {
+                open.is_rotated = true;
+                Ok(())
+            }
+            _ => self.end_run(name),
+        }
     }
 
     /// Ends the open run, if there is one; more input begins another.
