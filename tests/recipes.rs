@@ -21,7 +21,7 @@ fn output(command: &mut Command) -> Option<String> {
             Some(String::from_utf8(output.stdout).expect("UTF-8"))
         }
         Err(error) => {
-            eprintln!("NOT TESTED: {command:?}: {error}");
+            common::not_installed(&format!("{command:?}: {error}"));
             None
         }
     }

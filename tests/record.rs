@@ -246,7 +246,13 @@ fn r06_a_recorder_that_is_killed_has_written_all_that_was_handed_over() {
     wait_for_count(&stream, META, 3);
     recorder.signal("-KILL");
     assert_eq!(recorder.end().0, None);
-    assert_eq!(of_type(&sound(&stream_of(&chunks, &[])), "meta").len(), 3);
+    let metas = |messages: &[Value]| of_type(messages, "meta").into_iter().cloned().collect::<Vec<_>>();
+    let in_chunks = metas(&sound(&stream_of(&chunks, &["--stream-types", "raw"])));
+    assert_eq!(in_chunks.len(), 3);
+    let text = fs::read(&stream).expect("readable");
+    assert!(text.ends_with(b"\n"), "whole messages");
+    let samples = |metas: Vec<Value>| metas.iter().map(|meta| number(&meta["samples"])).collect::<Vec<_>>();
+    assert_eq!(samples(metas(&common::messages(&text))), samples(in_chunks), "the stream has the same");
     // The stand-in ends when it has nobody to talk to.
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing else is left");
 }

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use common::recorder::*;
 use common::{data, run, stream_of};
@@ -405,6 +406,32 @@ fn a_snapshot_that_failed_is_in_the_exit_status() {
     assert!(code == Some(3) && said.contains("place/x-"), "{said}");
     let (code, _, said) = record(&["--ring", "30s", "-o", &pattern], "begin part:0 end");
     assert!(code == 1 && said.contains("place/x-"), "{said}");
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_is_the_failure_of_the_command_that_asked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (socket, name) = path_in(&folder, "control");
+    let control = format!("unix:{name}");
+    let whole = command(&["--control", &control, "--ring", "30s"], "begin all wait end");
+    let mut command = std::process::Command::new("sh");
+    // Files of the recorder may have 4 KiB.
+    command.args(["-c", "ulimit -f 8; exec \"$0\" \"$@\""]).arg(whole.get_program()).args(whole.get_args());
+    command.env("PARTS", parts().folder.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let recorder = Recorder { child: command.spawn().expect("sh starts") };
+    wait_for("the socket", || socket.exists().then_some(()));
+    let ask = |output: &str| run(&["snapshot", "--control", &control, "-o", output], b"");
+    for name in ["no/such/folder.bin", "no/such/stream.jsonl", "long.bin", "long.jsonl"] {
+        let (path, text) = path_in(&folder, name);
+        let ran = wait_for("chunks", || {
+            let ran = ask(&text);
+            (!ran.stderr.contains("holds no chunk yet")).then_some(ran)
+        });
+        assert_eq!(ran.code, 1, "{name}: {}", ran.stderr);
+        assert!(ran.stderr.contains(name) && !path.exists(), "{}", ran.stderr);
+    }
+    recorder.signal("-INT");
+    assert_eq!(recorder.end().0, Some(0), "who asked knows");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn folder() -> tempfile::TempDir {
 /// Starts a tool; `None`, said loudly, where it is not installed.
 fn tool(name: &str, args: &[&str]) -> Option<Child> {
     let command = Command::new(name).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    command.map_err(|error| eprintln!("NOT TESTED: {name}: {error}")).ok()
+    command.map_err(|error| common::not_installed(&format!("{name}: {error}"))).ok()
 }
 
 /// The reader of web sockets that has Python's standard library alone.
@@ -43,7 +43,7 @@ fn web_reader(args: &[&str]) -> Option<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    command.map_err(|error| eprintln!("NOT TESTED: python3: {error}")).ok()
+    command.map_err(|error| common::not_installed(&format!("python3: {error}"))).ok()
 }
 
 /// What a tool has read; its exit status.
@@ -130,7 +130,7 @@ fn jq_reads_what_nc_brings() {
     );
     let (sum, code) = read_by(tool("sh", &["-c", &script]).expect("a shell"));
     if code == 127 {
-        eprintln!("NOT TESTED: nc or jq is not there");
+        common::not_installed("nc or jq");
         return;
     }
     assert_eq!(code, 0);

@@ -1,7 +1,8 @@
 //! `from-bin --follow`: a profile in chunks while it is being written.
 //!
-//! A chunk is delivered once its header is there. The file may not exist yet, be replaced, or be cut and
-//! started anew: then what comes is another run.
+//! A chunk is delivered once its header is there. The file may not exist yet, and be rotated in any way: replaced
+//! by another, which may take its time to begin, or cut, after which its writer goes on at the start or where it
+//! was. Whether the run goes on in it is for the chunks to say.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use notify::Watcher;
 use same_file::Handle;
@@ -21,7 +22,7 @@ use crate::cli::outlet::Outlet;
 use crate::cli::runs::Runs;
 use crate::cli::signals::{end_now, on_stop};
 use crate::error::{Error, Result};
-use crate::format::{Framing, HEADER_LEN, Part, Sequence};
+use crate::format::{Framing, HEADER_LEN, Lost, Part, Sequence};
 use crate::protocol::MessageType;
 use crate::stream::{Input, folder_of};
 
@@ -63,8 +64,13 @@ pub(super) fn run(
     })?;
     let watcher = watch(path, sender.clone());
     let look = if watcher.is_some() { LOOK } else { LOOK_DEAF };
-    let mut follow =
-        Follow { path, name: inputs[0].name(), runs: Runs::new(args, messages, open()?), open: None };
+    let mut follow = Follow {
+        path,
+        name: inputs[0].name(),
+        runs: Runs::new(args, messages, open()?),
+        open: None,
+        cut_at: None,
+    };
     is_open.store(true, Ordering::Relaxed);
     let period = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let mut heartbeat = period.map(|types| Every::new(types.heartbeat()));
@@ -91,12 +97,8 @@ fn sleep(wakes: &Receiver<Wake>, earliest: Instant, due: Duration) -> bool {
     loop {
         match wakes.recv_timeout(wait) {
             Ok(Wake::Stop) => return false,
-            Ok(Wake::Changed) => {
-                wait = earliest.saturating_duration_since(Instant::now());
-                if wait.is_zero() && wakes.try_recv().is_err() {
-                    return true;
-                }
-            }
+            // One look is enough for all the changes that were told of, but none of them hides a stop.
+            Ok(Wake::Changed) => wait = earliest.saturating_duration_since(Instant::now()),
             // Somebody has to be there to say stop.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return true,
         }
@@ -118,11 +120,6 @@ fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher
     let mut watcher = notify::recommended_watcher(tell).ok()?;
     watcher.watch(folder_of(path), notify::RecursiveMode::NonRecursive).ok()?;
     Some(watcher)
-}
-
-pub(super) fn wall_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Something that is due once in a while.
@@ -154,6 +151,8 @@ struct Follow<'a> {
     name: String,
     runs: Runs<'a>,
     open: Option<OpenFile>,
+    /// Where a writer that does not know that the file was cut goes on, behind a hole.
+    cut_at: Option<u64>,
 }
 
 /// A file whose first chunk has begun.
@@ -175,24 +174,31 @@ impl Follow<'_> {
     fn look(&mut self) -> Result<()> {
         loop {
             if self.open.is_none() {
-                self.open = OpenFile::begun(self.path).map_err(|error| self.named(error))?;
+                self.open = OpenFile::begun(self.path, self.cut_at).map_err(|error| self.named(error))?;
             }
-            if self.open.is_none() {
-                return Ok(());
+            let Some(open) = &self.open else { return Ok(()) };
+            // Before it is read on: behind the cut nothing is where it was.
+            if open.is_cut().map_err(|error| self.named(error))? {
+                // What was there is gone, so nothing can be said of it.
+                self.cut_at = Some(open.sequence.position());
+                self.open = None;
+                self.rotated()?;
+                continue;
             }
             self.deliver()?;
             let Some(open) = &self.open else { return Ok(()) };
-            match open.fate(self.path).map_err(|error| self.named(error))? {
-                Fate::Goes => return Ok(()),
-                Fate::Replaced => self.end(false)?,
-                // What was there is gone, so nothing can be said of it.
-                Fate::Anew => {
-                    self.open = None;
-                    self.runs.end_run(&self.name)?;
-                    self.runs.publish()?;
-                }
+            if !open.is_replaced(self.path).map_err(|error| self.named(error))? {
+                return Ok(());
             }
+            self.rest(false)?;
+            self.cut_at = None;
+            self.rotated()?;
         }
+    }
+
+    fn rotated(&mut self) -> Result<()> {
+        self.runs.rotated(&self.name)?;
+        self.runs.publish()
     }
 
     fn deliver(&mut self) -> Result<()> {
@@ -210,42 +216,39 @@ impl Follow<'_> {
         if any { self.runs.publish() } else { Ok(()) }
     }
 
-    /// Ends the file that is open; what is not whole in it counts as lost to it, or to this stream alone.
-    fn end(&mut self, is_stop: bool) -> Result<()> {
+    /// Ends the file that is open; what is not whole in it counts as lost to its run, which may go on, or, when
+    /// this is the end, to this stream alone.
+    fn rest(&mut self, is_stop: bool) -> Result<()> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
         while let Some(part) = open.sequence.next(&mut open.file).map_err(|error| self.named(error))? {
             match part {
                 Part::Lost(lost) if lost.is_tail && is_stop => self.runs.unfinished(&self.name, &lost)?,
+                Part::Lost(lost) => {
+                    let lost = Lost { is_tail: false, ..lost };
+                    self.runs.part(&self.name, Framing::Chunks, Part::<File>::Lost(lost))?;
+                }
                 part => self.runs.part(&self.name, Framing::Chunks, part)?,
             }
         }
-        self.runs.end_run(&self.name)?;
-        self.runs.publish()
+        Ok(())
     }
 
     fn beat(&mut self, heartbeat: Option<&mut Every>) -> Result<()> {
-        if heartbeat.is_some_and(Every::is_due) { self.runs.heartbeat(wall_us()) } else { Ok(()) }
+        if heartbeat.is_some_and(Every::is_due) { self.runs.heartbeat() } else { Ok(()) }
     }
 
     fn stop(&mut self) -> Result<()> {
         self.look()?;
-        self.end(true)
+        self.rest(true)?;
+        self.runs.end_run(&self.name)?;
+        self.runs.publish()
     }
 }
 
-/// What became of a file.
-enum Fate {
-    Goes,
-    /// Another stands in its place.
-    Replaced,
-    /// It was cut and begins again.
-    Anew,
-}
-
 impl OpenFile {
-    /// The file, once it has begun to be a profile in chunks.
-    fn begun(path: &Path) -> Result<Option<Self>> {
-        // A pipe is not even opened: it would wait for who writes.
+    /// The file, once it has begun to be a profile in chunks; if it begins with a hole, at `cut_at`.
+    fn begun(path: &Path, cut_at: Option<u64>) -> Result<Option<Self>> {
+        // A pipe is not even opened: that would wait for a writer.
         let opened =
             fs::metadata(path).and_then(|found| found.is_file().then(|| File::open(path)).transpose());
         let mut file = match opened {
@@ -258,10 +261,19 @@ impl OpenFile {
             Err(error) => return Err(error.into()),
         };
         let start = start_of(&mut file)?;
-        if file.metadata()?.len() < HEADER_LEN || start.iter().all(|byte| *byte == 0) {
+        let length = file.metadata()?.len();
+        if length < HEADER_LEN {
             return Ok(None);
         }
-        let sequence = Sequence::open(&mut file)?;
+        let sequence = if start.iter().any(|byte| *byte != 0) {
+            Sequence::open(&mut file)?
+        } else {
+            match cut_at.filter(|at| length >= at + HEADER_LEN) {
+                Some(at) => Sequence::of_chunks_from(at),
+                // The first chunk is not committed yet.
+                None => return Ok(None),
+            }
+        };
         if sequence.framing() != Framing::Chunks {
             let fault = "not a profile in chunks (format version 2), so there is nothing to follow";
             return Err(Error::profile(fault).hint("read it without --follow once it is whole"));
@@ -270,20 +282,25 @@ impl OpenFile {
         Ok(Some(OpenFile { file, handle, start, sequence, searched: None }))
     }
 
-    fn fate(&self, path: &Path) -> io::Result<Fate> {
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Ok(Fate::Replaced);
-        }
-        match Handle::from_path(path) {
-            Ok(handle) if handle != self.handle => return Ok(Fate::Replaced),
-            Ok(_) => {}
-            // Gone; it may still be written, or another may come.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Fate::Goes),
-            Err(error) => return Err(error),
-        }
+    /// Whether it was cut, and perhaps begun again.
+    fn is_cut(&self) -> io::Result<bool> {
         let is_shorter = self.file.metadata()?.len() < self.sequence.position();
         let mut file = self.file.try_clone()?;
-        Ok(if is_shorter || start_of(&mut file)? != self.start { Fate::Anew } else { Fate::Goes })
+        Ok(is_shorter || start_of(&mut file)? != self.start)
+    }
+
+    /// Whether another stands in its place that has begun. Until then its writer may go on in this one.
+    fn is_replaced(&self, path: &Path) -> io::Result<bool> {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Ok(true);
+        }
+        match Handle::from_path(path) {
+            // What cannot be followed is told once this one is done with.
+            Ok(handle) => Ok(handle != self.handle && !matches!(Self::begun(path, None), Ok(None))),
+            // Gone; it may still be written, or another may come.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether to look for a whole chunk behind one that is not: when the file has grown, and not all
@@ -312,4 +329,19 @@ fn start_of(file: &mut File) -> io::Result<[u8; HEADER_LEN as usize]> {
         }
     }
     Ok(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_among_changes_is_heeded() {
+        let (sender, wakes) = mpsc::channel();
+        for wake in [Wake::Changed, Wake::Stop, Wake::Changed] {
+            sender.send(wake).expect("open");
+        }
+        assert!(!sleep(&wakes, Instant::now(), LOOK));
+        assert!(sleep(&wakes, Instant::now(), LOOK), "a change is no stop");
+    }
 }

@@ -42,6 +42,8 @@ struct OpenRun {
     facts: RunFacts,
     /// The checksum of each numbered chunk.
     seen: HashMap<u64, [u8; 16]>,
+    /// Whether its file was rotated: then a chunk that comes again was copied.
+    is_rotated: bool,
     warnings: usize,
 }
 
@@ -221,6 +223,9 @@ impl<'a> Runs<'a> {
             (Some(open), Framing::Chunks) => open.place_of(profile.contents()),
         };
         if let (PartOf::Before, Some((_, index))) = (&place, &chunk) {
+            if self.open.as_ref().is_some_and(|open| open.is_rotated) {
+                return Ok(());
+            }
             let what = format!("chunk {index} comes again and is passed over");
             if self.args.strict {
                 return Err(Error::profile(what).within(name));
@@ -245,7 +250,8 @@ impl<'a> Runs<'a> {
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
-            self.open = Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), warnings: 0 });
+            self.open =
+                Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), is_rotated: false, warnings: 0 });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();
@@ -319,6 +325,18 @@ impl<'a> Runs<'a> {
                 if outlet.failed().is_some() { outlet.named(error) } else { error.within(name) }
             },
         )
+    }
+
+    /// The file of the open run was rotated: the run goes on in the next one if the chunks there say so, which
+    /// those without an id cannot.
+    pub fn rotated(&mut self, name: &str) -> Result<()> {
+        match &mut self.open {
+            Some(open) if open.chunk_id.is_some() => {
+                open.is_rotated = true;
+                Ok(())
+            }
+            _ => self.end_run(name),
+        }
     }
 
     /// Ends the open run, if there is one; more input begins another.
@@ -423,10 +441,10 @@ impl<'a> Runs<'a> {
         Ok(())
     }
 
-    /// Says that the stream goes on, at this Unix time in microseconds.
-    pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
+    /// Says that the stream goes on.
+    pub fn heartbeat(&mut self) -> Result<()> {
         let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
-        let written = stream.heartbeat(wall_us, &mut self.output);
+        let written = stream.heartbeat(&mut self.output);
         written.map_err(|error| self.output.place().named(error))
     }
 

@@ -139,7 +139,7 @@ impl Sequence {
     }
 
     /// Chunks from this place of an input, whatever stands there.
-    pub(super) fn of_chunks_from(at: u64) -> Self {
+    pub fn of_chunks_from(at: u64) -> Self {
         Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), reading: Reading::default() }
     }
 

@@ -82,13 +82,13 @@ def parts():
     return sum(name.endswith(".bin") for name in os.listdir(os.environ["PARTS"]))
 
 
-assert sys.argv[7] == "run"
-for at, action in enumerate(sys.argv[8:], 9):
+assert sys.argv[8] == "run"
+for at, action in enumerate(sys.argv[9:], 10):
     to_come = sys.argv[at:]
     what, _, value = action.partition(":")
     if what == "begin":
         tell("begin", pid=profiler, wall_us=1_790_000_000_000_000, monotonic_us=int(value or 0), host="web1",
-             command="python app.py")
+             arguments=["python", "app.py", "--token", "secret"])
     elif what == "as":
         profiler = int(value)
     elif what == "part":
@@ -121,7 +121,7 @@ for at, action in enumerate(sys.argv[8:], 9):
     elif what in ("denied", "refused"):
         tell(what, detail=value)
     elif what == "exit":
-        tell("exit", status=int(value))
+        tell("exit", status=int(value) if value else None)
     elif what == "end":
         tell("end")
     elif what == "say":
@@ -130,6 +130,18 @@ for at, action in enumerate(sys.argv[8:], 9):
         print(interval, samples, *sys.argv[3][:3], sep="|", flush=True)
     elif what == "hup":
         print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
+    elif what == "umask":
+        print(f"{int(sys.argv[7]):03o}", flush=True)
+    elif what == "environment":
+        print(sorted(name for name in os.environ if value in name), flush=True)
+    elif what == "open":
+        # What comes at once: a profile without samples.
+        with open(os.path.join(os.path.dirname(__file__), "../data/cpython/edge_zero_samples_none.bin"), "rb") as file:
+            send(file.read(), profiler)
+    elif what == "escaped":
+        tell("escaped", name=value)
+    elif what == "missed":
+        tell("missed", pid=int(value))
     elif what == "touch":
         open(os.environ[value], "w").close()
     elif what == "gate":

@@ -26,7 +26,8 @@ ended, as the profiler does; outputs have 5 s then to take what is left, and a s
 once. SIGHUP is ignored where it was (nohup). A target that fails is left out and the others go on; when the \
 last one has failed, or nobody reads it any more, the recording ends as by a signal, and so does the \
 program. With --subprocesses every process is a run of its own: ID-PID, and in \
-profiles NAME_PID.bin. The labels of a run are pid, host and command; --label replaces them.
+profiles NAME_PID.bin. The labels of a run are pid, host and command, which is the program and its script \
+without their arguments; --label replaces them.
 
 Exit status: 0 all of it was recorded, however the program ended (standard error tells of another status \
 than 0); 1 nothing was recorded; 2 usage; 3 something was lost.")]
@@ -61,6 +62,14 @@ pub(crate) struct Record {
     /// A fact of your own for every meta message
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<(String, String)>,
+
+    /// No label with the program's command line
+    #[arg(long, conflicts_with = "command_arguments")]
+    pub no_command: bool,
+
+    /// Arguments in the label for the command line, too: among them may be secrets
+    #[arg(long)]
+    pub command_arguments: bool,
 
     /// The command that runs CPython 3.15
     #[arg(long, value_name = "COMMAND", default_value = "python3.15")]

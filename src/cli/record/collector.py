@@ -1,10 +1,10 @@
 """What `tachyon-jsonl record` runs in CPython 3.15: its sampling profiler, with a collector that hands
 over a finished profile once in a while and begins the next.
 
-    python3.15 -P -c CODE PIPE INTERVAL SAMPLES run|attach ARGS...
+    python3.15 -P -c CODE PIPE INTERVAL SAMPLES UMASK run|attach ARGS...
 
 PIPE is the descriptor of an inherited pipe, INTERVAL the most microseconds and SAMPLES (0: any
-number) the samples of a profile. Messages go through the pipe in packets so small that those of several
+number) the samples of a profile, UMASK the program's file mode mask. Messages go through the pipe in packets so small that those of several
 processes don't mix (schema: packets.rs). A message is a profile, or one JSON object.
 """
 
@@ -15,9 +15,9 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import fcntl
 import json
+import operator
 import os
 import select
-import shlex
 import struct
 import subprocess
 import sys
@@ -27,11 +27,12 @@ import time
 
 import _remote_debugging
 from profiling.sampling import binary_collector, cli
-from profiling.sampling._child_monitor import ChildProcessMonitor
 
 PACKET = struct.Struct(">II")
 LAST = 1 << 31
 COORDINATOR = "profiling.sampling._sync_coordinator"
+# Escaped names that are remembered.
+ESCAPED = 1 << 16
 
 
 class Recorder:
@@ -39,6 +40,8 @@ class Recorder:
 
     def __init__(self, pipe):
         self.pipe = pipe
+        # The packets of a message stand together, whichever thread sends it.
+        self._lock = threading.Lock()
         # Neither the target nor its children may keep the pipe open.
         os.set_inheritable(pipe, False)
         try:
@@ -59,16 +62,23 @@ class Recorder:
     def send(self, message):
         room = select.PIPE_BUF - PACKET.size
         try:
-            for start in range(0, len(message), room):
-                piece = message[start : start + room]
-                is_last = start + room >= len(message)
-                head = PACKET.pack(os.getpid(), len(piece) | (LAST if is_last else 0))
-                os.write(self.pipe, head + piece)
+            with self._lock:
+                for start in range(0, len(message), room):
+                    piece = message[start : start + room]
+                    is_last = start + room >= len(message)
+                    head = PACKET.pack(os.getpid(), len(piece) | (LAST if is_last else 0))
+                    os.write(self.pipe, head + piece)
         except BrokenPipeError:
             os._exit(1)
 
     def tell(self, kind, **facts):
+        facts = {key: escaped(fact) if isinstance(fact, str) else fact for key, fact in facts.items()}
         self.send(json.dumps({"type": kind, **facts}).encode())
+
+
+def escaped(text):
+    """Text in which bytes that are not UTF-8 are escapes, as Python shows them (caf\\udce9.py)."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Scratch:
@@ -102,6 +112,58 @@ class Scratch:
         return b"".join(parts)
 
 
+class Names:
+    """The names of a run. CPython's writer breaks at one that is not UTF-8, and all that it holds is lost,
+    so that no other may reach it."""
+
+    FILENAME, FUNCNAME = operator.itemgetter(0), operator.itemgetter(2)
+
+    def __init__(self):
+        self.escaped = {}
+        self.forget()
+
+    def forget(self):
+        """Drops what is remembered of names that can be written: the program may make ever new ones."""
+        self.writable = set()
+
+    def writable_sample(self, interpreters):
+        """A sample as it is, or with escapes in its names."""
+        are_writable = self.writable.issuperset
+        for interpreter in interpreters:
+            for thread in interpreter.threads:
+                frames = thread.frame_info
+                if not (are_writable(map(self.FILENAME, frames)) and are_writable(map(self.FUNCNAME, frames))):
+                    # Never seen before, or not writable.
+                    return [self._interpreter(interpreter) for interpreter in interpreters]
+        return interpreters
+
+    def _interpreter(self, interpreter):
+        number, threads = interpreter
+        return type(interpreter)((number, [self._thread(thread) for thread in threads]))
+
+    def _thread(self, thread):
+        number, status, frames = thread
+        return type(thread)((number, status, [self._frame(frame) for frame in frames]))
+
+    def _frame(self, frame):
+        filename, location, funcname, opcode = frame
+        return type(frame)((self._name(filename), location, self._name(funcname), opcode))
+
+    def _name(self, name):
+        if name in self.writable:
+            return name
+        if name in self.escaped:
+            return self.escaped[name]
+        if (text := escaped(name)) == name:
+            self.writable.add(name)
+            return name
+        if len(self.escaped) == ESCAPED:
+            self.escaped.clear()
+        self.escaped[name] = text
+        RECORDER.tell("escaped", name=text)
+        return text
+
+
 class ChunkCollector(binary_collector.BinaryCollector):
     """A binary collector that hands over what it has, and goes on with an empty profile of the same run."""
 
@@ -114,9 +176,12 @@ class ChunkCollector(binary_collector.BinaryCollector):
         # Whether a signal has to wait.
         self.busy = False
         self._scratch = Scratch()
+        self._names = Names()
         now = time.monotonic()
         self._start_us = int(now * 1_000_000)
-        self._due = now + INTERVAL
+        # At once, also when there is nothing to sample: the recorder's stream begins.
+        self._due = now
+        self._has_begun = False
         self._settings = {
             "compression": binary_collector._resolve_compression(compression),
             "mode": -1 if mode is None else mode,
@@ -125,17 +190,24 @@ class ChunkCollector(binary_collector.BinaryCollector):
         self._begin()
 
     def _begin(self):
+        self._names.forget()
         # The same start in every part, so that the run has one.
         self._writer = self._scratch.make(lambda path: _remote_debugging.BinaryWriter(
             path, self.sample_interval_usec, self._start_us, **self._settings))
 
     def _hand_over(self):
+        if not self._has_begun:
+            self._has_begun = True
+            # Only now, when the process can be read, is there a run.
+            RECORDER.tell(
+                "begin", pid=self.pid, wall_us=time.time_ns() // 1000, monotonic_us=time.monotonic_ns() // 1000,
+                host=os.uname().nodename, arguments=[escaped(argument) for argument in arguments_of(self.pid)])
         self._writer.finalize()
         RECORDER.send(self._scratch.take())
 
     def _pass(self, now):
         self._due = now + INTERVAL
-        if self._writer.total_samples:
+        if self._writer.total_samples or not self._has_begun:
             self._hand_over()
             self._begin()
 
@@ -146,6 +218,7 @@ class ChunkCollector(binary_collector.BinaryCollector):
             self._pass(now)
         if timestamp_us is None:
             timestamp_us = int(now * 1_000_000)
+        stack_frames = self._names.writable_sample(stack_frames)
         try:
             self._writer.write_sample(stack_frames, timestamp_us)
         except OverflowError:
@@ -164,74 +237,75 @@ class ChunkCollector(binary_collector.BinaryCollector):
 
     def export(self, filename=None):
         """Hands over the last part, which says what was measured over the run."""
+        if IS_FORK and not self._has_begun:
+            # It came too late.
+            sys.exit(1)
+        if monitor:
+            monitor.stop_looking()
         RECORDER.tell("last")
         self._hand_over()
         RECORDER.tell("end")
         return True
 
 
-class ChildMonitor(ChildProcessMonitor):
-    """Profiles the target's children as this profiler does the target."""
-
-    def _spawn_profiler_for_child(self, child_pid):
-        # -P -c CODE PIPE INTERVAL SAMPLES
-        start = sys.orig_argv.index("-P")
-        command = [sys.executable, *sys.orig_argv[start : start + 6], "attach", str(child_pid)]
-        with self._lock:
-            is_full = len(self._spawned_profilers) >= 100
-            if self._stop_event.is_set() or is_full:
-                if is_full:
-                    print(f"Warning: no profiler for process {child_pid}: there are 100", file=sys.stderr)
-                return
-            self._spawned_profilers.append(subprocess.Popen(
-                command + [arg for arg in self.cli_args if arg != "--binary"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[RECORDER.pipe]))
-
-
-def text_of(argument):
-    return argument.decode("utf-8", "replace")
-
-
-def command_line(pid):
-    """The command line of a process, without the profiler's part of it; None where it can't be had."""
+def arguments_of(pid):
+    """The command line of a process as ps shows it, without the profiler's part of it; empty where it can't be had."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            arguments = [text_of(argument) for argument in file.read().split(b"\0")[:-1]]
+            # A program that gives itself a title leaves zeros behind it.
+            line = file.read().rstrip(b"\0")
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            name = os.fsdecode(file.read().rstrip(b"\n"))
     except OSError:
         listed = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True)
-        return text_of(listed.stdout).strip() or None
+        return os.fsdecode(listed.stdout).split()
+    if not line:
+        return [f"[{name}]"]
+    arguments = [os.fsdecode(argument) for argument in line.split(b"\0")]
     if COORDINATOR in arguments[:8]:
         # python -m COORDINATOR PORT FOLDER script.py args
         at = arguments.index(COORDINATOR)
         arguments[at - 1 : at + 3] = []
-    return shlex.join(arguments) or None
+    return arguments
 
 
 target = None
-# Whether the profiler itself has ended the target.
-has_ended_target = False
+monitor = None
 collecting = None
+# Signals by which the profiler itself has ended the target.
+own_signals = set()
+IS_FORK = False
 stock = {"sample": cli.sample, "start": cli._run_with_sync, "check": cli._validate_args}
 
 
 def start(*args, **kwargs):
+    """Starts the target. What it ends by is told unless it is the profiler's own signal, which one that is
+    about to end does not hear any more."""
     global target
     target = stock["start"](*args, **kwargs)
-    terminate = target.terminate
 
-    def end():
-        global has_ended_target
-        has_ended_target = True
-        terminate()
+    def noting(number, send):
+        def end():
+            if not is_leaving(target.pid):
+                own_signals.add(number)
+            send()
 
-    target.terminate = end
+        return end
+
+    target.terminate = noting(signal.SIGTERM, target.terminate)
+    target.kill = noting(signal.SIGKILL, target.kill)
     return target
 
 
+def give_up(kind, detail, status=1):
+    """Ends without a run. Whether a child is left out is for the monitor to tell."""
+    if not IS_FORK:
+        RECORDER.tell(kind, detail=detail)
+    sys.exit(status)
+
+
 def refuse(what):
-    RECORDER.tell("refused", detail=what)
-    sys.exit(2)
+    give_up("refused", what, 2)
 
 
 def check(args, parser):
@@ -250,15 +324,13 @@ def check(args, parser):
 
 
 def sample(pid, collector, **options):
-    """Samples, between what the recorder has to know before and after."""
+    """Samples a process."""
     global collecting
-    wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
-    RECORDER.tell(
-        "begin", pid=pid, wall_us=wall_ns // 1000, monotonic_us=monotonic_ns // 1000,
-        host=os.uname().nodename, command=command_line(pid))
+    threading.Thread(target=RECORDER.watch, daemon=True).start()
     if not options.get("realtime_stats"):
         # What the profiler says of its work stands in the stream.
         sys.stdout = open(os.devnull, "w")
+    collector.pid = pid
     collecting = collector
     try:
         stock["sample"](pid, collector, **options)
@@ -269,14 +341,15 @@ def sample(pid, collector, **options):
         raise
     except SystemExit as error:
         # The process has ended, or is no CPython of this version.
-        RECORDER.tell("unreadable", detail=str(error))
-        sys.exit(1)
+        give_up("unreadable", str(error))
     except Exception:
         # What was sampled before is sound.
         collector._hand_over()
         raise
     finally:
         collector.busy = True
+    if target is None and not IS_FORK and is_leaving(pid):
+        RECORDER.tell("exit", status=None)
     return collector
 
 
@@ -297,20 +370,15 @@ if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
     STOPS.append(signal.SIGHUP)
 
 
-def main():
+def profile():
+    """Does what the arguments say. Returns the exit status."""
     for number in STOPS:
         signal.signal(number, stop)
-    sys.argv[:4] = ["tachyon-jsonl record --"]
-    # The target's standard output is its own.
-    sys.stdout = sys.stderr
-    cli.COLLECTOR_MAP["binary"] = ChunkCollector
-    cli.ChildProcessMonitor = ChildMonitor
-    cli._run_with_sync, cli.sample, cli._validate_args = start, sample, check
     try:
-        cli.main()
+        # Not main, which wants the locale of the environment to be there, for numbers that nobody sees.
+        cli._main()
     except PermissionError as error:
-        RECORDER.tell("denied", detail=str(error))
-        sys.exit(1)
+        give_up("denied", str(error))
     except (cli.SamplingUnknownProcessError, cli.SamplingModuleNotFoundError,
             cli.SamplingScriptNotFoundError) as error:
         refuse(str(error))
@@ -320,13 +388,20 @@ def main():
         sys.exit(130)
     finally:
         status = target and target.poll()
-        is_own = has_ended_target and status in (-signal.SIGTERM, -signal.SIGKILL)
-        if status is not None and not is_own:
+        if status is not None and -status not in own_signals:
             RECORDER.tell("exit", status=status)
+    return 0
 
 
-if __name__ == "__main__":
+def main():
+    global RECORDER, INTERVAL, SAMPLES
     RECORDER = Recorder(int(sys.argv[1]))
-    threading.Thread(target=RECORDER.watch, daemon=True).start()
     INTERVAL, SAMPLES = int(sys.argv[2]) / 1_000_000, int(sys.argv[3])
-    main()
+    os.umask(int(sys.argv[4]))
+    sys.argv[:5] = ["tachyon-jsonl record --"]
+    # The target's standard output is its own.
+    sys.stdout = sys.stderr
+    cli.COLLECTOR_MAP["binary"] = ChunkCollector
+    cli.ChildProcessMonitor = ChildMonitor
+    cli._run_with_sync, cli.sample, cli._validate_args = start, sample, check
+    profile()

@@ -2,6 +2,7 @@
 
 mod control;
 mod ending;
+mod label;
 mod packets;
 mod profiler;
 mod profiles;
@@ -19,12 +20,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use rustix::process::test_kill_process;
+use rustix::fs::Mode;
+use rustix::process::{test_kill_process, umask};
 use serde_json::json;
 
 use crate::cli::Status;
 use crate::cli::args::{Record as Args, Schema};
-use crate::cli::follow::{Every, wall_us};
+use crate::cli::follow::Every;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::outlet::{self, check_for_readers, has_readers};
@@ -66,6 +68,8 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         ));
     }
     let network = network(&args.access, messages)?;
+    // What is recorded, and said of the program, is for its owner.
+    let mask = umask(Mode::RWXG | Mode::RWXO);
     let control = args.control.as_deref().map(path_of).transpose()?;
     let targets = Targets::of(args, &network)?;
     profiler::check(&args.python)?;
@@ -93,7 +97,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let control =
         control.map(|path| Control::listen(&path, move |request| asks.send(Event::Asked(request)).is_ok()));
     let control = control.transpose()?;
-    let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, is_output_ours)?;
+    let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, mask, is_output_ours)?;
     ending.profiler(profiler.id(), true);
     let known = Arc::clone(&ending);
     std::thread::spawn(move || listen(pipe, &sender, &known));
@@ -197,7 +201,8 @@ fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>, ending: &Ending
                     Said::Fact(
                         Fact::End | Fact::Denied { .. } | Fact::Unreadable { .. } | Fact::Refused { .. },
                     ) => ending.profiler(id, false),
-                    Said::Fact(Fact::Last | Fact::Exit { .. }) | Said::Profile(_) => {}
+                    Said::Fact(Fact::Last | Fact::Exit { .. } | Fact::Escaped { .. } | Fact::Missed { .. })
+                    | Said::Profile(_) => {}
                 }
                 if events.send(Event::Said(id, said)).is_err() {
                     return;
@@ -249,8 +254,8 @@ impl Recorder<'_> {
         }
         let status = self.wait_for_profiler()?;
         let all_written = self.snapshots.take().is_none_or(Snapshots::finish);
-        if let Some(exit) = self.recording.exit.filter(|exit| *exit != 0 && self.stopping.is_none()) {
-            messages.note("record", &format!("the program ended {}", ended(exit)));
+        if let Some(exit) = self.recording.exit.filter(|_| self.stopping.is_none()) {
+            tell_exit(exit, messages);
         }
         self.tell_who_goes_on(messages);
         self.ending.drain();
@@ -323,7 +328,7 @@ impl Recorder<'_> {
                 self.obey(request)?;
             }
             if self.heartbeat.as_mut().is_some_and(Every::is_due) {
-                self.recording.heartbeat(wall_us())?;
+                self.recording.heartbeat()?;
             }
         }
     }
@@ -408,6 +413,17 @@ impl Recorder<'_> {
     }
 }
 
-fn ended(exit: i32) -> String {
-    if exit < 0 { format!("by signal {}", -exit) } else { format!("with exit status {exit}") }
+/// Tells how the program ended: an exit status, or the number of a signal below zero, if that is known.
+fn tell_exit(exit: Option<i32>, messages: &Messages) {
+    let how = match exit {
+        Some(0) => return,
+        None => String::new(),
+        Some(status @ 1..) => format!(" with exit status {status}"),
+        Some(signal) => {
+            let name = signal_hook::low_level::signal_name(-signal);
+            let name = name.map(|name| format!(" ({name})")).unwrap_or_default();
+            format!(" by signal {}{name}", -signal)
+        }
+    };
+    messages.note("record", &format!("the program ended{how}"));
 }

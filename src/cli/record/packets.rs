@@ -46,8 +46,12 @@ pub(super) enum Fact {
     Unreadable { detail: String },
     /// It was asked for something that cannot be.
     Refused { detail: String },
-    /// How the target ended: its exit status, or a signal's number below zero.
-    Exit { status: i32 },
+    /// The target ended: its exit status, or a signal's number below zero, where that can be known.
+    Exit { status: Option<i32> },
+    /// A name that is not UTF-8 has escapes in its place.
+    Escaped { name: String },
+    /// A process that the target had started could not be sampled.
+    Missed { pid: u32 },
 }
 
 /// What a profiler knows of its target.
@@ -58,7 +62,8 @@ pub(super) struct Begin {
     pub wall_us: i64,
     pub monotonic_us: u64,
     pub host: Option<String>,
-    pub command: Option<String>,
+    /// Its command line; empty where it cannot be had.
+    pub arguments: Vec<String>,
 }
 
 /// Takes messages out of a pipe.
@@ -149,7 +154,7 @@ mod tests {
         let mut packets = Packets::new(io::Cursor::new(bytes.concat()));
         let mut next = || packets.next().expect("sound");
         assert!(matches!(next(), Some((8, Said::Fact(Fact::End)))));
-        assert!(matches!(next(), Some((7, Said::Fact(Fact::Exit { status: -9 })))));
+        assert!(matches!(next(), Some((7, Said::Fact(Fact::Exit { status: Some(-9) })))));
         assert!(next().is_none());
         assert_eq!(packets.unfinished(), HashMap::from([(8, 4)]));
     }

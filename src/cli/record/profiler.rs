@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use rustix::fs::Mode;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,7 +16,8 @@ use crate::convert::Flush;
 use crate::error::{Error, Result};
 
 /// What the interpreter runs.
-const COLLECTOR: &str = include_str!("collector.py");
+const COLLECTOR: &str =
+    concat!(include_str!("collector.py"), "\n\n", include_str!("children.py"), "\n\nmain()\n");
 /// Tells the version, and fails where the profiler is missing.
 const PROBE: &str = "\
 import sys
@@ -32,7 +34,7 @@ pub(super) struct Profiler {
 }
 
 impl Profiler {
-    /// Has the interpreter begin. With `is_output_ours` the target's standard output goes to standard error.
+    /// Has the interpreter begin; the program gets this file mode mask. With `is_output_ours` the target's standard output goes to standard error.
     ///
     /// # Errors
     ///
@@ -41,6 +43,7 @@ impl Profiler {
         python: &Path,
         flush: Flush,
         args: &[OsString],
+        mask: Mode,
         is_output_ours: bool,
     ) -> Result<(Self, PipeReader)> {
         let (reader, writer) = io::pipe()?;
@@ -53,6 +56,7 @@ impl Profiler {
             writer.as_raw_fd().to_string(),
             interval.to_string(),
             flush.samples.unwrap_or(0).to_string(),
+            mask.bits().to_string(),
         ]);
         command.args(args);
         // The readers' secret is none of the program's business.

@@ -9,6 +9,7 @@ use std::process::ExitStatus;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::label;
 use super::packets::{Begin, Fact, Profiler, Said};
 use super::profiles::Profiles;
 use super::ring::{Kept, Ring};
@@ -23,8 +24,8 @@ use crate::format::{ChunkInfo, Framing, Lost, Profile, RunEnd};
 use crate::model::Statistics;
 use crate::stream::{Limit, Network, Target};
 
-/// Characters of a command line that become a label.
-const COMMAND: usize = 1024;
+/// Processes that are named where there may be any number.
+const NAMED: usize = 10;
 /// Percentage of samples from which on it is said that they were missed.
 const MISSED: f64 = 10.0;
 
@@ -47,8 +48,10 @@ pub(super) struct Recording<'a> {
     has_data: bool,
     /// Why there may be nothing.
     pub failure: Option<Error>,
-    /// How the target ended, where it ended by itself.
-    pub exit: Option<i32>,
+    /// How the target ended, where it ended by itself: its status, if that can be known.
+    pub exit: Option<Option<i32>>,
+    /// Processes that the target started and that could not be sampled.
+    missed: Missed,
     pub chunks: u64,
     pub samples: u64,
 }
@@ -69,7 +72,39 @@ struct Run {
     /// Once its first part is there.
     stream: Option<RunStream>,
     profiles: Option<Profiles>,
+    /// Whether a part has come.
+    has_begun: bool,
     is_over: bool,
+    /// The first name that is not UTF-8, and how many there are.
+    escaped: Option<(String, u64)>,
+}
+
+/// Processes that could not be sampled.
+#[derive(Default)]
+struct Missed {
+    count: u64,
+    /// The first of them.
+    pids: Vec<u32>,
+}
+
+impl Missed {
+    fn add(&mut self, pid: u32) {
+        self.count += 1;
+        if self.pids.len() < NAMED {
+            self.pids.push(pid);
+        }
+    }
+
+    fn to_error(&self) -> Error {
+        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
+        let more = if self.count > NAMED as u64 { ", ..." } else { "" };
+        let fault = format!(
+            "processes of CPython that the program started are not in the recording: {} ({}{more}); they ended before the profiler could read them, or could not be read",
+            self.count,
+            pids.join(", ")
+        );
+        Error::profile(fault)
+    }
 }
 
 impl<'a> Recording<'a> {
@@ -112,6 +147,7 @@ impl<'a> Recording<'a> {
             has_data: false,
             failure: None,
             exit: None,
+            missed: Missed::default(),
             chunks: 0,
             samples: 0,
         })
@@ -161,6 +197,16 @@ impl<'a> Recording<'a> {
                 self.exit = Some(status);
                 Ok(())
             }
+            Said::Fact(Fact::Escaped { name }) => {
+                if let Some(run) = self.runs.get_mut(&profiler) {
+                    run.escaped.get_or_insert((name, 0)).1 += 1;
+                }
+                Ok(())
+            }
+            Said::Fact(Fact::Missed { pid }) => {
+                self.missed.add(pid);
+                Ok(())
+            }
             Said::Fact(Fact::Denied { detail }) => {
                 let error = std::io::Error::new(std::io::ErrorKind::PermissionDenied, detail);
                 self.denied(profiler, Error::from(error).hint(TRACING))
@@ -183,7 +229,7 @@ impl<'a> Recording<'a> {
         if is_first {
             self.failure = Some(error);
         } else {
-            self.messages.warning("record", &format!("a process is left out: {error}"));
+            self.fault(&error.within("a process is left out"));
         }
         Ok(())
     }
@@ -238,7 +284,8 @@ impl<'a> Recording<'a> {
         self.end(profiler, Some(0))?;
         let mut labels = BTreeMap::from([("pid".to_string(), pid.to_string())]);
         labels.extend(begin.host.map(|host| ("host".to_string(), host)));
-        labels.extend(begin.command.map(|command| ("command".to_string(), shortened(&command))));
+        let command = label::command(&begin.arguments, self.args);
+        labels.extend(command.map(|command| ("command".to_string(), command)));
         labels.extend(self.args.label.iter().cloned());
         let profiles = match self.profiles.take() {
             Some(profiles) if is_first => profiles,
@@ -261,7 +308,9 @@ impl<'a> Recording<'a> {
             statistics: None,
             stream: None,
             profiles: Some(profiles),
+            has_begun: false,
             is_over: false,
+            escaped: None,
         };
         self.runs.insert(profiler, run);
         Ok(())
@@ -292,7 +341,13 @@ impl<'a> Recording<'a> {
             }
         };
         let samples = profile.contents().scan.samples;
-        let span_us = profile.contents().scan.span_us;
+        // The first part comes at once, mostly empty, so that readers know of the run. A file needs none.
+        let is_opening = !std::mem::replace(&mut run.has_begun, true) && samples == 0;
+        if is_opening && !self.stream.is_wanted() {
+            return Ok(());
+        }
+        let start_us = profile.contents().header.facts.start_us;
+        let span_us = profile.contents().scan.span_us.or(is_opening.then_some((start_us, start_us)));
         let wall_us = span_us.and_then(|(low, _)| {
             let since = i128::from(low) - i128::from(run.wall.0);
             i64::try_from(i128::from(run.wall.1) + since).ok()
@@ -305,12 +360,12 @@ impl<'a> Recording<'a> {
             end: run.end,
             labels: run.labels.clone(),
         };
-        run.index += 1;
+        run.index += u64::from(!is_opening);
         run.samples += samples;
         run.statistics = profile.contents().statistics.or(run.statistics);
         self.chunks += 1;
         self.samples += samples;
-        if !self.profile_paths.is_empty() || self.ring.is_some() {
+        if !is_opening && (!self.profile_paths.is_empty() || self.ring.is_some()) {
             let chunk = profile.to_chunk(&info)?;
             if let Some(profiles) = &mut run.profiles {
                 self.errors.extend(profiles.chunk(&chunk));
@@ -346,6 +401,14 @@ impl<'a> Recording<'a> {
             );
             self.messages.warning("record", &what);
         }
+        if let Some((name, count)) = &run.escaped {
+            let what = format!(
+                "names in process {} that are not UTF-8: {count}, written with escapes, as in {name}",
+                run.pid
+            );
+            self.messages.warning("record", &what);
+        }
+        let is_missing = self.missed.count > 0 && self.first == Some(profiler);
         let mut error = None;
         if let Some(bytes) = broken {
             let begun = if bytes > 0 { format!(", {bytes} bytes of a part") } else { String::new() };
@@ -359,7 +422,12 @@ impl<'a> Recording<'a> {
             if let Some(error) = &error {
                 stream.broke_off(error);
             }
-            self.stream.write(|written| stream.finish(written).map(drop))?;
+            self.stream.write(|written| {
+                if is_missing {
+                    stream.sampler_missed(written)?;
+                }
+                stream.finish(written).map(drop)
+            })?;
         }
         // Without a chunk, what was in its place stays.
         if let Some(profiles) = run.profiles.take().filter(|_| run.index > 0) {
@@ -371,14 +439,14 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
-    /// Says in every stream that it goes on, at this Unix time in microseconds.
+    /// Says in every stream that it goes on.
     ///
     /// # Errors
     ///
     /// What cannot be written.
-    pub fn heartbeat(&mut self, wall_us: i64) -> Result<()> {
+    pub fn heartbeat(&mut self) -> Result<()> {
         for stream in self.runs.values_mut().filter_map(|run| run.stream.as_mut()) {
-            self.stream.write(|written| stream.heartbeat(wall_us, written))?;
+            self.stream.write(|written| stream.heartbeat(written))?;
         }
         self.settle()
     }
@@ -410,7 +478,7 @@ impl<'a> Recording<'a> {
     /// # Errors
     ///
     /// A recording in which there is nothing, and what cannot be written.
-    pub fn finish(self, status: ExitStatus) -> Result<Status> {
+    pub fn finish(mut self, status: ExitStatus) -> Result<Status> {
         if self.chunks == 0 {
             // It has told its help.
             let is_done = self.first.is_none() && status.success();
@@ -419,6 +487,9 @@ impl<'a> Recording<'a> {
                 None if is_done => Ok(Status::Done),
                 None => Err(nothing(status)),
             };
+        }
+        if self.missed.count > 0 {
+            self.fault(&self.missed.to_error());
         }
         let mut status = self.status;
         if let Some(failure) = &self.failure {
@@ -464,13 +535,6 @@ fn child_id(id: &str, pid: u32) -> String {
     let ending = format!("-{pid}");
     let room = 64 - ending.len();
     format!("{}{ending}", &id[..id.len().min(room)])
-}
-
-fn shortened(command: &str) -> String {
-    if command.chars().count() <= COMMAND {
-        return command.to_string();
-    }
-    command.chars().take(COMMAND - 1).chain(['…']).collect()
 }
 
 /// Of the run of this id.

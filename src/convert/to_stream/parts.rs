@@ -121,6 +121,10 @@ impl RunStream {
         }
         self.at_end.extend(contents.faults.iter().map(|fault| fault_messages(fault, contents)));
         // What ends with the run belongs into its last batch, unless readers wait for what is there.
+        if self.options.live && self.batch.index == 0 && self.batch.is_empty() {
+            // Readers know of the run before it has a sample.
+            return self.write_batch(None, sink);
+        }
         let is_whole = self.options.live || !self.has(MessageType::Agg);
         if self.flush.part && is_whole && self.framing != Framing::Files && !self.batch.is_empty() {
             self.close_batch(sink)?;
@@ -146,6 +150,15 @@ impl RunStream {
         // What comes behind it is sound.
         error.fatal = false;
         self.tell(Some(error), Some(loss(LossReason::Corrupt, amount)), sink)
+    }
+
+    /// Some processes that belong to the recording could not be sampled.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `sink`.
+    pub fn sampler_missed(&mut self, sink: &mut impl Write) -> Result<()> {
+        self.tell(None, Some(loss(LossReason::SamplerMissed, LossAmount::default())), sink)
     }
 
     /// The recording broke off: what came after the last part is lost, however much it was.
@@ -175,18 +188,21 @@ impl RunStream {
         Ok(())
     }
 
-    /// Tells that the stream is alive, at this Unix time in microseconds, if heartbeats were asked for.
+    /// Tells that the stream is alive and how far it is, if heartbeats were asked for.
     ///
     /// # Errors
     ///
     /// Errors of `sink`.
-    pub fn heartbeat(&mut self, wall_us: i64, sink: &mut impl Write) -> Result<()> {
+    pub fn heartbeat(&mut self, sink: &mut impl Write) -> Result<()> {
         if !self.has(MessageType::Heartbeat) {
             return Ok(());
         }
+        // A part holds all samples up to its last.
+        let reached = self.span_us.map(|(_, high)| high.saturating_add(1));
+        let reached = reached.or_else(|| self.run.as_ref().map(|run| run.facts.start_us));
         let body = Heartbeat {
-            ts_usec: self.span_us.map(|(_, high)| high),
-            wall_usec: Some(wall_us),
+            ts_usec: reached,
+            wall_usec: reached.and_then(|time_us| self.wall_us(time_us)),
             samples: self.samples,
             batches: self.batch.index,
             ..Heartbeat::default()
