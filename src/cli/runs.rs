@@ -42,6 +42,8 @@ struct OpenRun {
     facts: RunFacts,
     /// The checksum of each numbered chunk.
     seen: HashMap<u64, [u8; 16]>,
+    /// The highest of the numbers.
+    last: Option<u64>,
     warnings: usize,
 }
 
@@ -245,14 +247,16 @@ impl<'a> Runs<'a> {
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
-            self.open = Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), warnings: 0 });
+            self.open =
+                Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), last: None, warnings: 0 });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();
         if let Some((_, index)) = chunk {
-            if open.seen.keys().max().is_some_and(|last| index < *last) {
+            if open.last.is_some_and(|last| index < last) {
                 self.messages.warning(name, &format!("chunk {index} comes behind later ones"));
             }
+            open.last = open.last.max(Some(index));
             open.seen.insert(index, checksum);
         }
         if !is_same_recording(&open.facts, &contents.header.facts) {
