@@ -21,7 +21,19 @@ pub const LINE_READ: usize = 64 * 1024 * 1024;
 pub const FRAME_DEPTH: usize = 64;
 
 /// Bytes from a profile's string table to its end.
-pub const TABLE_BYTES: usize = 1 << 30;
+pub const TABLE_BYTES: usize = 128 << 20;
+
+/// Strings, and frames, of a profile.
+pub const TABLE_ENTRIES: u32 = 4 << 20;
+
+/// Labels of a chunk's run.
+pub const LABELS: usize = 4096;
+
+/// Losses that are reported one by one; more are counted.
+pub const LOSSES: usize = 1000;
+
+/// Chunks, and runs, that are listed one by one; more are counted.
+pub const CHUNKS_LISTED: usize = 100_000;
 
 /// Bytes of a chunk or a framed profile: what the length of a framed one can say.
 pub const CHUNK_BYTES: u64 = u32::MAX as u64;

@@ -197,11 +197,11 @@ fn r09_a_limit_on_file_size_ends_with_what_is_whole() {
 
     let chunks = ["to-bin", text(&jsonl), "--layout", "v2", "--flush", "samples:100", "-o", text(&target)];
     let output = shell("ulimit -f 16; exec \"$0\" \"$@\"", &chunks);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("File too large"), "{}", said(&output));
     let (samples, is_torn) = whole_chunks(&target);
     assert!(samples > 200 && !is_torn, "{samples} samples");
-    assert_eq!(run(&["inspect", "--verify", text(&target)], b"").code, 0);
+    assert_eq!(run(&["inspect", "--verify", text(&target)], b"").code, 3, "the last chunk is missing");
 }
 
 /// A place that cannot be written to whoever asks.
@@ -275,11 +275,36 @@ fn a_full_disk_keeps_what_was_committed() {
     let report = std::fs::read_to_string(&report).expect("written");
     assert_eq!(report.matches("No space left on device").count(), 2, "{report} {}", said(&output));
     assert!(report.contains("old 1\nwhat was there\n"), "{report}");
-    assert!(report.ends_with("new 1\nnew\nold\n"), "{report}");
+    assert!(report.ends_with("new 3\nnew\nold\n"), "{report}");
     let (samples, is_torn) = whole_chunks(&copy);
     assert!(samples > 200 && !is_torn, "{samples} samples");
     assert!(
         profile_of(&whole, &["--layout", "v2", "--flush", "samples:100"])
             .starts_with(&std::fs::read(&copy).expect("copied"))
     );
+}
+
+/// A disk that is full, or a limit on sizes, while chunks are written: what is whole stays, and is told of.
+#[test]
+fn to_bin_names_the_output_that_is_full_and_keeps_whole_chunks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("in.jsonl"), stream()).expect("writable");
+    for (layout, flush, code) in [("v1", "", 1), ("v2", "--flush samples:100", 3)] {
+        let output = path(&format!("{layout}.bin"));
+        let script = format!(
+            "ulimit -f 8; exec \"$0\" to-bin --layout {layout} {flush} --compression none \"$1\" -o \"$2\""
+        );
+        let ran = shell(&script, &[text(&path("in.jsonl")), text(&output)]);
+        let told = said(&ran);
+        assert_eq!(ran.status.code(), Some(code), "{told}");
+        assert!(told.contains(&format!("{layout}.bin: File too large")), "{told}");
+        assert!(!told.contains("in.jsonl"), "{told}");
+        assert_eq!(output.exists(), code == 3);
+        if code == 3 {
+            let again = common::run(&["from-bin", "-q", text(&output)], b"");
+            assert_eq!(again.code, 3, "{}", again.stderr);
+            assert!(again.stderr.contains("the run goes on after its chunk"), "{}", again.stderr);
+        }
+    }
 }

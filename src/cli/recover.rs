@@ -16,7 +16,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
     let name = input.name();
     let recovered = input.source().and_then(|mut source| recover(&mut source));
-    let Recovered { copy, framing, parts, samples, losses } =
+    let Recovered { copy, framing, parts, samples, losses, .. } =
         recovered.map_err(|error| error.within(&name))?;
     output.spooled(copy).map_err(|error| Error::from(error).within(&target.name()))?;
     output.commit().map_err(|error| error.within(&target.name()))?;

@@ -44,6 +44,8 @@ struct OpenRun {
     seen: HashMap<u64, [u8; 16]>,
     /// Whether its file was rotated: then a chunk that comes again was copied.
     is_rotated: bool,
+    /// The highest of the numbers.
+    last: Option<u64>,
     warnings: usize,
 }
 
@@ -251,14 +253,15 @@ impl<'a> Runs<'a> {
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
             self.open =
-                Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), is_rotated: false, warnings: 0 });
+                Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), last: None, is_rotated: false, warnings: 0 });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();
         if let Some((_, index)) = chunk {
-            if open.seen.keys().max().is_some_and(|last| index < *last) {
+            if open.last.is_some_and(|last| index < last) {
                 self.messages.warning(name, &format!("chunk {index} comes behind later ones"));
             }
+            open.last = open.last.max(Some(index));
             open.seen.insert(index, checksum);
         }
         if !is_same_recording(&open.facts, &contents.header.facts) {

@@ -1,17 +1,18 @@
 //! `to-bin`: a stream into a profile.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tempfile::SpooledTempFile;
 
-use crate::cli::Status;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::runs::threads;
 use crate::cli::sniff::stream_lines;
+use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::limits::SPOOL_MEMORY;
 use crate::stream::{Input, Lines, Output, Target};
 
@@ -50,25 +51,36 @@ impl Job<'_> {
     fn whole(&self, output: &mut Output, target: &Target) -> Result<Status> {
         if let Some(file) = output.file() {
             let mut profile = ToBinary::new(file, self.options());
-            let ended = self.lines(|number, line| profile.line(number, line))?;
-            return Ok(self.outcome(profile.finish(), ended)?.0);
+            let ended = self.lines(target, |number, line| profile.line(number, line))?;
+            return Ok(self.outcome(target, profile.finish(), ended)?.0);
         }
         // A profile's header is written last, so it is made aside where there is no going back.
         let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
-        let ended = self.lines(|number, line| profile.line(number, line))?;
-        let (status, spool) = self.outcome(profile.finish(), ended)?;
+        let ended = self.lines(target, |number, line| profile.line(number, line))?;
+        let (status, spool) = self.outcome(target, profile.finish(), ended)?;
         output.spooled(spool).map_err(|error| Error::from(error).within(&target.name()))?;
         Ok(status)
     }
 
     fn chunks(&self, output: &mut Output, target: &Target) -> Result<Status> {
         let flush = self.args.flush.unwrap_or(FLUSH);
+        let stored = Cell::new(0);
         let mut profile = ToChunks::new(self.options(), flush, |mut chunk| {
-            let written = output.chunk(&chunk.header.clone(), &mut chunk.body());
-            written.map_err(|error| error.within(&target.name()))
+            output.chunk(&chunk.header.clone(), &mut chunk.body())?;
+            stored.set(stored.get() + 1);
+            Ok(())
         });
-        let ended = self.lines(|number, line| profile.line(number, line))?;
-        Ok(self.outcome(profile.finish(), ended)?.0)
+        let made = self.lines(target, |number, line| profile.line(number, line));
+        let made = made.and_then(|ended| self.outcome(target, profile.finish(), ended));
+        match made {
+            Ok((status, ())) => Ok(status),
+            // The chunks before it are whole.
+            Err(error) if stored.get() > 0 && error.kind() == ErrorKind::Io && !is_broken_pipe(&error) => {
+                self.messages.error(&error);
+                Ok(Status::Partial)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn options(&self) -> ProfileOptions {
@@ -83,13 +95,16 @@ impl Job<'_> {
     /// Hands on the input's lines. Returns why they broke off, if they did, and what was tolerated.
     fn lines(
         &self,
+        target: &Target,
         mut each: impl FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<(Option<Error>, Vec<String>)> {
         let named = |error: Error| error.within(&self.input.name());
         let mut lines = Lines::new(stream_lines(self.input).map_err(named)?);
         let broken = loop {
             match lines.next_message() {
-                Ok(Some(line)) => each(line.number, line.bytes).map_err(named)?,
+                Ok(Some(line)) => {
+                    each(line.number, line.bytes).map_err(|error| self.blamed(target, error))?;
+                }
                 Ok(None) => break None,
                 // What came before it is whole.
                 Err(error) => break Some(error),
@@ -98,9 +113,16 @@ impl Job<'_> {
         Ok((broken, lines.tolerated().notes()))
     }
 
+    /// An error on the way from the input's lines to the target, with the name of the one that it is of.
+    fn blamed(&self, target: &Target, error: Error) -> Error {
+        let name = if error.kind() == ErrorKind::Io { target.name() } else { self.input.name() };
+        error.within(&name)
+    }
+
     /// Tells what became of the stream.
     fn outcome<W>(
         &self,
+        target: &Target,
         outcome: Result<Outcome<W>>,
         (broken, tolerated): (Option<Error>, Vec<String>),
     ) -> Result<(Status, W)> {
@@ -108,6 +130,7 @@ impl Job<'_> {
         let named = |error: Error| error.within(&name);
         let Outcome { sink, samples, losses, tolerated: more } = match outcome {
             Ok(outcome) => outcome,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(target, error)),
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
         let mut losses: Vec<Error> = broken.into_iter().chain(losses).collect();

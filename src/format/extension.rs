@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::format::header::{self, ByteOrder};
 use crate::format::varint;
+use crate::limits;
 use crate::model::{Capture, Mode, RunFacts};
 
 const CHUNK: &[u8; 8] = b"TACHCHNK";
@@ -235,6 +236,9 @@ fn read_labels(tail: &[u8], order: ByteOrder) -> Result<BTreeMap<String, String>
     let mut labels = BTreeMap::new();
     let mut next = text();
     while let Some(key) = next {
+        if labels.len() == limits::LABELS {
+            return Err(format!("it has more than {} labels", limits::LABELS));
+        }
         labels.insert(key, text().ok_or_else(fault)?);
         next = text();
     }

@@ -11,7 +11,7 @@ use crate::format::reader::{Contents, Fault, read_up_to};
 use crate::format::ring::{RING_START, is_ring};
 use crate::format::salvage::{Salvaged, salvage};
 use crate::format::sequence::{Framing, Lost, Part, Sequence};
-use crate::limits::SPOOL_MEMORY;
+use crate::limits::{LOSSES, SPOOL_MEMORY};
 
 /// A sound copy of what was whole.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub struct Recovered {
     pub samples: u64,
     /// What is lost, or was made up. Empty where at most the form was broken.
     pub losses: Vec<Error>,
+    more_losses: u64,
 }
 
 /// Copies what is whole of the profile that `source` holds: every chunk or framed profile, or a version-1
@@ -37,6 +38,10 @@ pub struct Recovered {
 pub fn recover(source: &mut (impl Read + Seek)) -> Result<Recovered> {
     let mut recovered = copy(source)?;
     recovered.verify()?;
+    if recovered.more_losses > 0 {
+        let fault = format!("{} more losses of this kind", recovered.more_losses);
+        recovered.losses.push(Error::profile(fault));
+    }
     recovered.copy.seek(SeekFrom::Start(0))?;
     Ok(recovered)
 }
@@ -85,7 +90,7 @@ fn files(source: &mut (impl Read + Seek), sequence: &mut Sequence) -> Result<Rec
     let mut copy = SpooledTempFile::new(SPOOL_MEMORY);
     source.seek(SeekFrom::Start(0))?;
     io::copy(source, &mut copy)?;
-    Ok(Recovered { copy, framing: Framing::Files, parts, samples, losses: Vec::new() })
+    Ok(Recovered { copy, framing: Framing::Files, parts, samples, losses: Vec::new(), more_losses: 0 })
 }
 
 /// Every whole part. Where there is none, the first thing that is lost.
@@ -93,19 +98,19 @@ fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Resu
     let mut first_lost = None;
     let mut ends = RunEnds::default();
     let (copy, framing) = (SpooledTempFile::new(SPOOL_MEMORY), sequence.framing());
-    let mut recovered = Recovered { copy, framing, parts: 0, samples: 0, losses: Vec::new() };
+    let mut recovered = Recovered { copy, framing, parts: 0, samples: 0, losses: Vec::new(), more_losses: 0 };
     loop {
         let at = sequence.position();
         match sequence.next(source)? {
             None => break,
             Some(Part::Lost(part)) => {
                 ends.lost();
-                recovered.losses.push(part.to_error());
+                recovered.lose(Some(part.to_error()));
                 first_lost.get_or_insert(part);
                 continue;
             }
             Some(Part::Profile(profile)) => {
-                recovered.losses.extend(ends.chunk(profile.contents().chunk.as_ref()));
+                recovered.lose(ends.chunk(profile.contents().chunk.as_ref()));
                 recovered.samples += profile.contents().scan.samples;
                 recovered.parts += 1;
             }
@@ -117,7 +122,7 @@ fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Resu
     if recovered.parts == 0 {
         return Ok(Err(first_lost));
     }
-    recovered.losses.extend(ends.finish());
+    recovered.lose(ends.finish());
     Ok(Ok(recovered))
 }
 
@@ -151,10 +156,11 @@ fn ring(source: &mut (impl Read + Seek)) -> Result<Recovered> {
         parts: chunks.len() as u64,
         samples: chunks.iter().map(|chunk| chunk.samples).sum(),
         losses: Vec::new(),
+        more_losses: 0,
     };
     let mut ends = RunEnds::default();
     for (number, chunk) in chunks.iter().enumerate() {
-        recovered.losses.extend(ends.chunk(Some(&chunk.info)));
+        recovered.lose(ends.chunk(Some(&chunk.info)));
         source.seek(SeekFrom::Start(chunk.at))?;
         io::copy(&mut (&mut *source).take(chunk.size), &mut recovered.copy)?;
         let before = number.checked_sub(1).map(|before| &chunks[before]);
@@ -162,11 +168,11 @@ fn ring(source: &mut (impl Read + Seek)) -> Result<Recovered> {
             let (before, index) = (before.info.index, chunk.info.index);
             if before + 1 < index {
                 let fault = format!("chunks {} to {} of the run are missing", before + 1, index - 1);
-                recovered.losses.push(Error::profile(fault).at(Position::Byte(chunk.at)));
+                recovered.lose(Some(Error::profile(fault).at(Position::Byte(chunk.at))));
             }
         }
     }
-    recovered.losses.extend(ends.finish());
+    recovered.lose(ends.finish());
     Ok(recovered)
 }
 
@@ -180,6 +186,14 @@ struct RingChunk {
 }
 
 impl Recovered {
+    fn lose(&mut self, loss: Option<Error>) {
+        if self.losses.len() < LOSSES {
+            self.losses.extend(loss);
+        } else {
+            self.more_losses += u64::from(loss.is_some());
+        }
+    }
+
     /// Reads the copy as anybody will.
     fn verify(&mut self) -> Result<()> {
         let mut sequence = Sequence::open(&mut self.copy)?;
@@ -204,6 +218,6 @@ impl Recovered {
 impl From<Salvaged> for Recovered {
     fn from(salvaged: Salvaged) -> Self {
         let Salvaged { profile, samples, losses } = salvaged;
-        Recovered { copy: profile, framing: Framing::Files, parts: 1, samples, losses }
+        Recovered { copy: profile, framing: Framing::Files, parts: 1, samples, losses, more_losses: 0 }
     }
 }

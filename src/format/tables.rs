@@ -1,8 +1,9 @@
 //! The string table and the frame table.
 
-use crate::error::{Error, Position, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::header::Footer;
 use crate::format::varint;
+use crate::limits::TABLE_ENTRIES;
 use crate::model::{Frame, Location, StringTable, Tables};
 
 /// The least bytes of a string and of a frame: a declared count that cannot fit is refused before
@@ -76,6 +77,9 @@ pub(crate) fn check(footer: &Footer, strings_at: u64, frames_at: u64, size: u64,
 /// `bytes`. `None` where there are none; else also the bytes that they take.
 pub(crate) fn read_together(bytes: &[u8], strings: u32, frames: u32) -> Option<(Tables, usize)> {
     let mut fields = Fields { bytes, pos: 0, base: 0 };
+    if strings.max(frames) > TABLE_ENTRIES {
+        return None;
+    }
     let mut tables = Tables::default();
     for _ in 0..strings {
         tables.strings.push(fields.string()?);
@@ -102,11 +106,13 @@ pub(crate) fn frames_len(bytes: &[u8], frames: u32, base: u64) -> Result<u64> {
 pub(crate) fn read_remains(bytes: &[u8], frames_at: usize, most: usize) -> Tables {
     let mut tables = Tables::default();
     let mut fields = Fields { bytes: &bytes[..frames_at.min(bytes.len())], pos: 0, base: 0 };
-    while let Some(string) = fields.string() {
+    while tables.strings.len() < TABLE_ENTRIES as usize
+        && let Some(string) = fields.string()
+    {
         tables.strings.push(string);
     }
     let mut fields = Fields { bytes, pos: frames_at.min(bytes.len()), base: 0 };
-    while tables.frames.len() < most {
+    while tables.frames.len() < most.min(TABLE_ENTRIES as usize) {
         let Ok(frame) = fields.frame(tables.frames.len() as u32) else { break };
         if frame.path.max(frame.function) as usize >= tables.strings.len() {
             break;
@@ -118,6 +124,10 @@ pub(crate) fn read_remains(bytes: &[u8], frames_at: usize, most: usize) -> Table
 
 fn check_count(what: &str, count: u32, least: u64, room: u64, at: u64) -> Result<()> {
     let most = room / least;
+    if count > TABLE_ENTRIES && u64::from(count) <= most {
+        let fault = format!("the profile has {count} {what}s, over the limit of {TABLE_ENTRIES}");
+        return Err(Error::new(ErrorKind::Limit, fault).at(Position::Byte(at)));
+    }
     if u64::from(count) > most {
         let fault = format!("no valid footer: it declares {count} {what}s where at most {most} fit");
         return Err(Error::profile(fault).at(Position::Byte(at)).hint(

@@ -10,11 +10,12 @@ use crate::cli::Status;
 use crate::cli::inspect::rows::{capture_text, date, interval_text, measured_rows, span_text};
 use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::{
     ByteOrder, ChunkInfo, ChunkOrder, Compression, Fault, Footer, Framing, Header, Lost, Outline, Place,
     Profile, RunEnd, Sequence,
 };
+use crate::limits::{CHUNKS_LISTED, LOSSES};
 use crate::model::Statistics;
 use crate::protocol::message::{Capture, Stats};
 
@@ -31,6 +32,9 @@ struct Report {
     last_usec: Option<u64>,
     runs: Vec<RunReport>,
     chunks: Vec<ChunkReport>,
+    /// Whole chunks, and lost ones, that are not listed.
+    #[serde(skip_serializing_if = "is_zero")]
+    not_listed: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<LostReport>,
     /// Runs whose ends are not there, and what parts say of themselves that cannot be.
@@ -123,6 +127,7 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
         last_usec: None,
         runs: Vec::new(),
         chunks: Vec::new(),
+        not_listed: 0,
         lost: Vec::new(),
         faults: Vec::new(),
         warnings: Vec::new(),
@@ -135,7 +140,7 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
                     report.faults.push(FaultReport::new(Some(fault.code.name()), &fault.error));
                     losses.push(fault.error);
                 }
-                report.add(seen);
+                report.add(seen).map_err(named)?;
                 continue;
             }
             Ok((_, Err(error))) if error.kind() == ErrorKind::Io => return Err(named(error)),
@@ -147,6 +152,10 @@ pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
         if let Some(run) = report.runs.last_mut() {
             run.order.lost();
             run.has_holes = true;
+        }
+        if losses.len() >= LOSSES {
+            report.not_listed += 1;
+            continue;
         }
         losses.push(lost.to_error());
         report.lost.push(LostReport {
@@ -206,12 +215,20 @@ fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<S
     })
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl Report {
-    fn add(&mut self, seen: Seen) {
+    fn add(&mut self, seen: Seen) -> Result<()> {
         let Seen { place, header, footer, chunk, statistics, threads, span_us, verify, .. } = seen;
         let run_id = chunk.as_ref().map(|chunk| chunk.run_id.as_str());
         let goes_on = self.runs.last().is_some_and(|run| run_id.is_none() || run.run_id.as_deref() == run_id);
         if !goes_on {
+            if self.runs.len() == CHUNKS_LISTED {
+                let fault = format!("the profile holds more runs than the limit of {CHUNKS_LISTED}");
+                return Err(Error::new(ErrorKind::Limit, fault).at(Position::Byte(place.at)));
+            }
             self.runs.push(RunReport::new(&header, chunk.as_ref()));
         }
         let run = self.runs.last_mut().expect("pushed above");
@@ -229,6 +246,10 @@ impl Report {
         if let Some((first, last)) = span_us {
             self.first_usec = Some(self.first_usec.map_or(first, |time| time.min(first)));
             self.last_usec = Some(self.last_usec.map_or(last, |time| time.max(last)));
+        }
+        if self.chunks.len() == CHUNKS_LISTED {
+            self.not_listed += 1;
+            return Ok(());
         }
         self.chunks.push(ChunkReport {
             index,
@@ -254,6 +275,7 @@ impl Report {
                 (false, true) => "sound",
             },
         });
+        Ok(())
     }
 }
 
@@ -320,6 +342,9 @@ fn text(name: &str, report: &Report) -> String {
         ]
     }));
     sheet.table(&table);
+    if report.not_listed > 0 {
+        sheet.line(&format!("    and {} more", report.not_listed));
+    }
     for lost in &report.lost {
         let last = lost.offset_bytes + lost.size_bytes - 1;
         sheet.line(&format!(
