@@ -186,7 +186,7 @@ impl Unfinished {
         let made = made.and_then(|(file, made)| adopt(&file, &there).map(|()| (file, made)));
         let (file, made) = match made {
             Ok((file, made)) => (file, Some(made)),
-            Err(error) if cannot_replace(&error) => (tempfile::tempfile()?, None),
+            Err(error) if cannot_replace(&error) => (aside()?, None),
             Err(error) => return Err(error),
         };
         if made.is_some() && !is_at(&there, &path) {
@@ -221,6 +221,15 @@ impl Unfinished {
         there.sync_all()?;
         Ok((there, self.path))
     }
+}
+
+/// A file without a name, until there is all that is to be written.
+fn aside() -> io::Result<File> {
+    tempfile::tempfile().map_err(|error| {
+        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        let folder = std::env::temp_dir();
+        io::Error::new(error.kind(), format!("no temporary file in {}: {why}", folder.display()))
+    })
 }
 
 fn denied() -> io::Error {
