@@ -202,11 +202,15 @@ class Tests:
         assert sorted(counts) == sorted(end["samples"] for end in ends)
 
     def test_subprocesses_that_are_hard_to_see(self):
-        # One that becomes a CPython later, and some that are short.
+        # One that becomes a CPython later, and some that are short: in the recording, or a loss on a busy machine.
         for what, count in [("shell", 2), ("short", 4)]:
-            out, said = self.record("--", "run", "-a", "--subprocesses", self.target, what, "1")
+            process = self.start("--", "run", "-a", "--subprocesses", self.target, what, "1")
+            out, said = process.communicate(timeout=PATIENCE)
             ends = [message for message in self.messages(out) if message["type"] == "end"]
-            assert len(ends) == count and all(end["complete"] for end in ends), (what, said, ends)
+            is_whole = len(ends) == count and all(end["complete"] for end in ends)
+            assert process.returncode == (0 if is_whole else 3), (what, said, ends)
+            assert is_whole or (not ends[-1]["complete"] and b"not in the recording" in said), (what, said, ends)
+            assert len(ends) > 1, (what, said)
 
     def test_a_target_that_crashes(self):
         out, said = self.record("--", "run", self.target, "crash", "0.7")

@@ -15,7 +15,7 @@ from profiling.sampling._child_monitor import ChildProcessMonitor
 # Profilers of the target's children at the same time.
 PROFILERS = 100
 # Seconds between two looks for children, as a multiple of what a look takes, and between two at the same child.
-LOOK, LOOK_SHARE, LOOK_LONG = 0.02, 20, 1.0
+LOOK, LOOK_SHARE, LOOK_LONG = 0.02, 20, 0.25
 # What the process that forks profilers is asked, and answers: a process id, and how its profiler ended.
 FORK = struct.Struct("ii")
 FORK_PAUSE = 0.02
@@ -201,12 +201,14 @@ class ChildMonitor(ChildProcessMonitor):
                 child.image, child.next_look, child.pause = image, now, LOOK
                 child.is_python, child.sightings = False, 0
             child.sightings += child.is_python
-            if child.is_profiled or child.is_done or now < child.next_look:
+            if child.is_done or now < child.next_look:
                 continue
             # An interpreter that has just been started is none yet.
             child.next_look, child.pause = now + child.pause, min(2 * child.pause, LOOK_LONG)
             child.is_python = _remote_debugging.is_python_process(key[0])
-            if child.is_python and sum(child.is_profiled for child in self._children.values()) < PROFILERS:
+            # One that has a profiler may have become another program before that could begin.
+            profilers = sum(child.is_profiled for child in self._children.values())
+            if child.is_python and not child.is_profiled and profilers < PROFILERS:
                 child.is_profiled = True
                 self._forks.start(key[0])
 
