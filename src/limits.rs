@@ -45,14 +45,21 @@ pub const CHUNK_SAMPLES: u64 = 2 * 1024 * 1024;
 /// and is set aside.
 pub const REORDER_SAMPLES: usize = 256 * 1024;
 
-/// Samples that may wait for their order over threads to be known.
-pub const WAITING_SAMPLES: usize = 4 * REORDER_SAMPLES;
+/// Threads of one profile or chunk, those that have ended among them: a few hundred bytes of each stay in memory.
+pub const THREADS: usize = 256 * 1024;
 
-/// Late records of one profile. CPython's writer leaves at most a few for each thread.
-pub const LATE_RECORDS: usize = 8 * 1024 * 1024;
+/// Late records of one profile. CPython's writer leaves at most a few for each thread and 16 KiB of samples.
+pub const LATE_RECORDS: usize = 1024 * 1024;
+
+/// Samples whose raw messages are cut by threads, not by time, and go in order together.
+pub const GROUP_SAMPLES: usize = REORDER_SAMPLES;
 
 /// Windows of time that a walk sets aside, those that it meets again more than once.
 pub const WINDOW_PIECES: usize = 128 * 1024;
+
+/// Bytes of unfinished REPEAT records, of all threads of a profile that is written, before they go to a temporary
+/// file. CPython keeps up to 16 KiB of each thread.
+pub const RUNS_MEMORY: usize = 64 * 1024 * 1024;
 
 /// Bytes of set-aside data kept in memory before they go to a temporary file.
 pub const SPOOL_MEMORY: usize = 8 * 1024 * 1024;

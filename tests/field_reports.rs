@@ -55,6 +55,20 @@ fn f07_t02_empty_stacks_are_samples_and_are_counted_apart() {
     assert_eq!(read.threads.values().flatten().filter(|(.., stack)| stack.is_empty()).count(), 2);
 }
 
+/// 64 threads of a pool that sit still and a busy one, by CPython's own writer: their runs are full all at once.
+#[test]
+fn samples_of_many_idle_threads_come_in_time_order() {
+    let path = data("cases/pool64_zstd.bin");
+    for options in [["--max-line", "64k"], ["--max-line", "8k"], ["--flush", "samples:5000"]] {
+        let stream = stream_of(&path, &options);
+        let checked = run(&["check"], &stream);
+        assert!(checked.code == 0, "{options:?}: {}", checked.stderr);
+        assert!(stream.len() < 12 * 780_000, "{} bytes", stream.len());
+        let again = profile_of(&stream, &[]);
+        assert!(again == std::fs::read(&path).expect("readable"), "{options:?}");
+    }
+}
+
 #[test]
 fn f09_a_wrong_sample_count_is_told_and_the_end_does_not_claim_success() {
     let ran = run(&["from-bin", data("cases/count_low.bin").to_str().expect("UTF-8")], b"");

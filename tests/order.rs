@@ -263,6 +263,55 @@ fn many_idle_threads_do_not_wait_in_memory() {
     assert!(most < 800_000, "{most} samples waited");
 }
 
+/// A pool of threads: a few that change their stacks, and so many idle ones that a line names them all once, or not
+/// even that; one comes late, one goes early.
+fn pool(idle: u64, ticks: u64) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for tick in 1..=ticks {
+        let time = START + 100 * tick + tick % 3;
+        for thread in (0..3).filter(|thread| (tick + thread) % 4 > 0) {
+            samples.push((time, thread, 5, vec![2 + ((tick * 7 + thread) % 5) as u32, 0]));
+        }
+        for thread in (3..3 + idle).filter(|thread| thread % 50 > 0 || tick % 90 > 60) {
+            samples.push((time, 1_000_000 * thread, 4, vec![1, 0]));
+        }
+    }
+    samples
+}
+
+#[test]
+fn many_idle_threads_come_back_byte_for_byte() {
+    check(&pool(90, 300));
+    check(&pool(1000, 150));
+}
+
+/// The text of a sample is that of its time, its status and its node, whatever the number of threads.
+#[test]
+fn idle_threads_cost_little_text_however_many_they_are() {
+    for (idle, max_line) in
+        [(5, 65_535), (90, 8192), (700, 65_535), (700, 8192), (3000, 65_535), (3000, 8192)]
+    {
+        let samples = pool(idle, 100_000 / idle);
+        let text = stream(&record(&samples), Flush::default(), max_line);
+        let bytes = text.len() / samples.len();
+        assert!(bytes <= 20, "{bytes} bytes a sample of {idle} threads in lines of {max_line}");
+    }
+}
+
+/// Where a thread's samples of a group do not fit into a line, the group is cut in time.
+#[test]
+fn many_threads_with_deep_stacks_come_back_byte_for_byte() {
+    let deep = |seed: u64| (0..120u32).map(|at| (seed as u32 * 31 + at * at) % 900).collect::<Vec<u32>>();
+    let mut samples: Vec<Sample> = Vec::new();
+    for tick in 1..=40u64 {
+        for thread in 0..120u64 {
+            let seed = if thread % 10 == 0 { tick * 120 + thread } else { thread };
+            samples.push((START + 100 * tick, thread, 5, deep(seed)));
+        }
+    }
+    check(&samples);
+}
+
 /// A clock that stands still, and one that jumps ahead and comes back, keep every sample and the order
 /// within each thread.
 #[test]

@@ -4,6 +4,7 @@
 //! main thread, five workers on a common call tree and two that are mostly idle. All threads of an
 //! instant have the same time; one of them at a time has the GIL.
 
+mod pool;
 mod program;
 mod random;
 mod walk;
@@ -17,6 +18,8 @@ use tachyon_jsonl::format::Packing;
 use tachyon_jsonl::model::{ThreadKey, status};
 use tachyon_jsonl::protocol::message::{Capture, End, IdScope, Meta, Stats};
 use tachyon_jsonl::protocol::{Encoder, MessageType, Raw, RawThread};
+
+pub use pool::pool;
 
 use program::Program;
 use random::Random;

@@ -7,13 +7,14 @@ mod parsing;
 mod size;
 mod speed;
 mod start;
+mod threads;
 
 use crate::{Result, Setting};
 
 type Table = fn(&Setting) -> Result<()>;
 
 /// By the name that `BENCH_TABLES` gives them.
-pub const ALL: [(&str, Table); 7] = [
+pub const ALL: [(&str, Table); 8] = [
     ("speed", speed::table),
     ("cpython", cpython::table),
     ("parsing", parsing::table),
@@ -21,4 +22,5 @@ pub const ALL: [(&str, Table); 7] = [
     ("size", size::table),
     ("start", start::table),
     ("chunks", chunks::table),
+    ("threads", threads::table),
 ];

@@ -1,7 +1,6 @@
 //! The samples of `raw` messages in the order in which a profiler would have written them.
 //!
-//! Samples go by their thread's highest time so far, then by how many samples the thread already
-//! has at that time, then by the order of the message's threads. Where a sample repeats its
+//! Samples go by their [`Place`], then by the order of the group's threads. Where a sample repeats its
 //! thread's stack the order doesn't matter, so threads are followed one by one up to where
 //! they write a record, and only those places are put in order.
 
@@ -14,10 +13,11 @@ use std::ops::Range;
 
 use crate::convert::defined::{Definitions, TableSink};
 use crate::convert::tree::ROOT;
+use crate::error::Result;
 use crate::format::Writer;
 use crate::format::delta::DeltaEncoder;
 use crate::limits::STACK_DEPTH;
-use crate::model::{Frame, ThreadKey};
+use crate::model::{Clock, Frame, Place, keys};
 use crate::protocol::{RawColumns, ThreadColumns};
 
 impl<W: Write + Seek> TableSink for Writer<W> {
@@ -29,70 +29,49 @@ impl<W: Write + Seek> TableSink for Writer<W> {
     }
 }
 
-/// Encodes one `raw` message after another.
+/// Encodes one group of `raw` messages after another.
 #[derive(Debug)]
 pub(crate) struct Merge {
     encoder: DeltaEncoder,
     /// Of each of the encoder's threads.
     clocks: Vec<Clock>,
     cut_stacks: u64,
-    /// Of each node of the current message, and the greatest.
+    /// Of each node of the current messages, and the greatest.
     depth: Vec<u32>,
     deepest: usize,
-    /// The profile's index of each node's frame, once it was looked up in this message.
+    /// The profile's index of each node's frame, once it was looked up in these messages.
     index: Vec<Option<u32>>,
     frames: Vec<u32>,
 }
 
-/// A thread's highest time so far, and how many samples it has there.
-#[derive(Clone, Copy, Debug, Default)]
-struct Clock {
-    high: Option<u64>,
-    count: u64,
-}
-
-impl Clock {
-    /// The place of a sample at `time`: the highest time so far, and the samples already there.
-    #[inline]
-    fn place(&self, time: u64) -> (u64, u64) {
-        match self.high {
-            Some(high) if time <= high => (high, self.count),
-            _ => (time, 0),
-        }
-    }
-
-    #[inline]
-    fn pass(&mut self, place: (u64, u64)) {
-        self.high = Some(place.0);
-        self.count = place.1 + 1;
-    }
-}
-
-/// Where a thread's next sample goes: by its place, then by the thread's number in the message. In one number,
+/// Where a thread's next sample goes: by its place, then by the thread's number in the group. In one number,
 /// which compares without branches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Due(u128);
 
 impl Due {
-    /// Bits of a thread's number: a line has no room for so many.
+    /// Bits of a thread's number: a group has no room for so many.
     const ORDER_BITS: u32 = 28;
 
-    fn new((time, count): (u64, u64), order: usize) -> Self {
-        debug_assert!(order >> Self::ORDER_BITS == 0 && count.leading_zeros() >= Self::ORDER_BITS);
-        Due(u128::from(time) << 64 | u128::from(count << Self::ORDER_BITS | order as u64))
+    fn new(Place { key, nth }: Place, order: usize) -> Self {
+        debug_assert!(order >> Self::ORDER_BITS == 0 && nth.leading_zeros() >= Self::ORDER_BITS);
+        Due(u128::from(key) << 64 | u128::from(nth << Self::ORDER_BITS | order as u64))
     }
 
     fn order(self) -> usize {
         self.0 as usize & ((1 << Self::ORDER_BITS) - 1)
     }
 
-    fn place(self) -> (u64, u64) {
-        ((self.0 >> 64) as u64, self.0 as u64 >> Self::ORDER_BITS)
+    fn place(self) -> Place {
+        Place { key: (self.0 >> 64) as u64, nth: self.0 as u64 >> Self::ORDER_BITS }
     }
 }
 
-/// A thread of the current message, at its next sample.
+/// A thread of the current messages, at its next sample.
 struct Cursor<'a> {
+    message: &'a RawColumns,
+    /// Number of the message's first node.
+    base: usize,
     columns: &'a ThreadColumns,
     /// Number in the encoder.
     thread: usize,
@@ -106,8 +85,15 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn new(columns: &'a ThreadColumns, thread: usize, range: &Range<usize>) -> Self {
-        let mut cursor = Cursor { columns, thread, next: 0, end: range.end, run: 0, run_end: 0, node: None };
+    fn new(
+        (message, base): (&'a RawColumns, usize),
+        columns: &'a ThreadColumns,
+        thread: usize,
+        range: &Range<usize>,
+    ) -> Self {
+        let end = range.end;
+        let mut cursor =
+            Cursor { message, base, columns, thread, next: 0, end, run: 0, run_end: 0, node: None };
         cursor.run_end = columns.stacks.first().map_or(0, |(_, samples)| *samples);
         while cursor.run_end <= range.start && cursor.run + 1 < columns.stacks.len() {
             cursor.next_run();
@@ -161,40 +147,42 @@ impl Merge {
     /// The key of each of a thread's samples from the first of `range` on: the thread's highest time so far.
     pub fn keys<'a>(&self, thread: &'a ThreadColumns, range: Range<usize>) -> Cow<'a, [u64]> {
         let times = &thread.times_usec[range];
-        let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
-        let mut high =
-            self.encoder.known_thread(key).and_then(|thread| self.clocks[thread].high).unwrap_or(0);
+        let known = self.encoder.known_thread(thread.key());
+        let high = known.map_or(0, |thread| self.clocks[thread].high());
         if times.first().is_none_or(|first| *first >= high) && times.is_sorted() {
             return Cow::Borrowed(times);
         }
-        let passed = times.iter().map(|time| {
-            high = high.max(*time);
-            high
-        });
-        Cow::Owned(passed.collect())
+        Cow::Owned(keys(high, times).collect())
     }
 
-    /// Appends some of a message's samples to `writer`: of each thread those in its range. What a message
-    /// has goes in order, so the ranges of one call begin where those of the last one ended.
+    /// Appends some of the samples of messages that are in order together to `writer`: of each thread those in its
+    /// range. What a group has goes in order, so the ranges of one call begin where those of the last one ended.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the writer's sink, and of what is spooled.
     pub fn add<W: Write + Seek>(
         &mut self,
-        columns: &RawColumns,
+        group: &[RawColumns],
         ranges: &[Range<usize>],
         definitions: &mut Definitions,
         writer: &mut Writer<W>,
-    ) {
+    ) -> Result<()> {
         self.depth.clear();
-        for parent in &columns.stack_parent {
-            let depth = if *parent == ROOT { 0 } else { self.depth[*parent as usize] };
-            self.depth.push(depth + 1);
+        for message in group {
+            let base = self.depth.len();
+            for parent in &message.stack_parent {
+                let depth = if *parent == ROOT { 0 } else { self.depth[base + *parent as usize] };
+                self.depth.push(depth + 1);
+            }
         }
         self.deepest = self.depth.iter().max().map_or(0, |depth| *depth as usize);
         self.index.clear();
-        self.index.resize(columns.stack_frame_id.len(), None);
-        let mut cursors = self.cursors(columns, ranges);
+        self.index.resize(self.depth.len(), None);
+        let mut cursors = self.cursors(group, ranges);
         let mut due = BinaryHeap::with_capacity(cursors.len());
         for (order, cursor) in cursors.iter_mut().enumerate() {
-            if let Some(place) = self.follow(cursor, columns, definitions) {
+            if let Some(place) = self.follow(cursor, definitions)? {
                 due.push(Reverse(Due::new(place, order)));
             }
         }
@@ -202,69 +190,79 @@ impl Merge {
             let Reverse(due) = *first;
             let order = due.order();
             let cursor = &mut cursors[order];
-            self.write(cursor, due.place(), columns, definitions, writer);
-            match self.follow(cursor, columns, definitions) {
+            self.write(cursor, due.place(), definitions, writer)?;
+            match self.follow(cursor, definitions)? {
                 Some(place) => *first = Reverse(Due::new(place, order)),
                 None => drop(PeekMut::pop(first)),
             }
         }
+        Ok(())
     }
 
-    /// A cursor for each thread of the message, in its order. New threads are made known in the order of
+    /// A cursor for each thread of the group, in its order. New threads are made known in the order of
     /// their first samples.
-    fn cursors<'a>(&mut self, columns: &'a RawColumns, ranges: &[Range<usize>]) -> Vec<Cursor<'a>> {
-        let threads = columns.threads();
-        let mut by_first: Vec<usize> =
-            (0..threads.len()).filter(|index| !ranges[*index].is_empty()).collect();
-        by_first.sort_by_key(|index| threads[*index].times_usec[ranges[*index].start]);
-        let mut numbers = vec![0; threads.len()];
+    fn cursors<'a>(&mut self, group: &'a [RawColumns], ranges: &[Range<usize>]) -> Vec<Cursor<'a>> {
+        let mut bases = 0;
+        let messages = group.iter().map(|message| {
+            let base = bases;
+            bases += message.stack_parent.len();
+            (message, base)
+        });
+        let threads = messages.flat_map(|(message, base)| {
+            message.threads().iter().map(move |thread| ((message, base), thread))
+        });
+        let chosen: Vec<_> = threads.zip(ranges).filter(|(_, range)| !range.is_empty()).collect();
+        let mut by_first: Vec<usize> = (0..chosen.len()).collect();
+        by_first.sort_by_key(|index| {
+            let ((_, thread), range) = chosen[*index];
+            thread.times_usec[range.start]
+        });
+        let mut numbers = vec![0; chosen.len()];
         for index in by_first {
-            let thread = &threads[index];
-            let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
-            numbers[index] = self.encoder.thread(key);
-            self.clocks.resize(self.encoder.threads(), Clock::default());
+            let ((_, thread), _) = chosen[index];
+            numbers[index] = self.encoder.thread(thread.key());
         }
-        let chosen = threads.iter().zip(ranges).zip(numbers).filter(|((_, range), _)| !range.is_empty());
-        chosen.map(|((columns, range), thread)| Cursor::new(columns, thread, range)).collect()
+        self.clocks.resize(self.encoder.threads(), Clock::default());
+        let chosen = chosen.into_iter().zip(numbers);
+        chosen
+            .map(|(((message, thread), range), number)| Cursor::new(message, thread, number, range))
+            .collect()
     }
 
     /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
     /// the next one, if there is one.
-    fn follow(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        columns: &RawColumns,
-        definitions: &Definitions,
-    ) -> Option<(u64, u64)> {
+    fn follow(&mut self, cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Option<Place>> {
         let ThreadColumns { times_usec, status, .. } = cursor.columns;
         let node = cursor.next_node();
-        if cursor.node.is_none() && self.is_stack(cursor.thread, node, columns, definitions) {
+        if cursor.node.is_none() && self.is_stack(cursor, node, definitions) {
             cursor.node = Some(node);
         }
-        let clock = &mut self.clocks[cursor.thread];
         if cursor.node == Some(node) {
             let same = cursor.next..cursor.run_end.min(cursor.end);
             let (times, status) = (&times_usec[same.clone()], &status[same]);
-            let taken = self.encoder.run(cursor.thread).extend(times, status);
-            times[..taken].iter().for_each(|time| clock.pass(clock.place(*time)));
+            let taken = self.encoder.extend(cursor.thread, times, status)?;
+            let clock = &mut self.clocks[cursor.thread];
+            for time in &times[..taken] {
+                clock.take(*time);
+            }
             cursor.go_to(cursor.next + taken);
-            if self.is_cut(node) {
+            if self.is_cut(cursor.base, node) {
                 self.cut_stacks += taken as u64;
             }
         }
-        let next = times_usec[..cursor.end].get(cursor.next)?;
-        Some(self.clocks[cursor.thread].place(*next))
+        let next = times_usec[..cursor.end].get(cursor.next);
+        Ok(next.map(|next| self.clocks[cursor.thread].place(*next)))
     }
 
     /// Whether the stack of `node` has more frames than a profile takes.
-    fn is_cut(&self, node: u32) -> bool {
-        node != ROOT && self.depth[node as usize] as usize > STACK_DEPTH
+    fn is_cut(&self, base: usize, node: u32) -> bool {
+        node != ROOT && self.depth[base + node as usize] as usize > STACK_DEPTH
     }
 
     /// Whether the thread's stack in the encoder is that of `node`.
-    fn is_stack(&self, thread: usize, node: u32, columns: &RawColumns, definitions: &Definitions) -> bool {
-        let stack = self.encoder.stack(thread);
-        let frames = Frames { columns, node }.take(STACK_DEPTH);
+    fn is_stack(&self, cursor: &Cursor<'_>, node: u32, definitions: &Definitions) -> bool {
+        let stack = self.encoder.stack(cursor.thread);
+        let frames = Frames { columns: cursor.message, node }.take(STACK_DEPTH);
         let mut depth = 0;
         for id in frames {
             let Some(at) = stack.len().checked_sub(depth + 1) else { return false };
@@ -280,29 +278,29 @@ impl Merge {
     fn write<W: Write + Seek>(
         &mut self,
         cursor: &mut Cursor<'_>,
-        place: (u64, u64),
-        columns: &RawColumns,
+        place: Place,
         definitions: &mut Definitions,
         writer: &mut Writer<W>,
-    ) {
+    ) -> Result<()> {
         let (time, status) = (cursor.columns.times_usec[cursor.next], cursor.columns.status[cursor.next]);
         let node = cursor.next_node();
-        let shared = self.new_frames(cursor, node, columns, definitions, writer);
+        let shared = self.new_frames(cursor, node, definitions, writer);
         let old = self.encoder.stack(cursor.thread).len();
         if self.frames.is_empty() && shared == old {
-            if self.encoder.run(cursor.thread).is_full() {
-                self.encoder.flush(cursor.thread, writer.records());
+            if self.encoder.is_full(cursor.thread) {
+                self.encoder.flush(cursor.thread, writer.records())?;
             }
-            self.encoder.run(cursor.thread).extend(&[time], &[status]);
+            self.encoder.extend(cursor.thread, &[time], &[status])?;
         } else {
-            self.encoder.change(cursor.thread, time, status, shared, &self.frames, writer.records());
+            self.encoder.change(cursor.thread, time, status, shared, &self.frames, writer.records())?;
         }
-        if self.is_cut(node) {
+        if self.is_cut(cursor.base, node) {
             self.cut_stacks += 1;
         }
         self.clocks[cursor.thread].pass(place);
         cursor.node = Some(node);
         cursor.go_to(cursor.next + 1);
+        writer.hand_on()
     }
 
     /// Puts the frames of `node` that come on top of the thread's stack into `self.frames`, innermost first,
@@ -311,10 +309,10 @@ impl Merge {
         &mut self,
         cursor: &Cursor<'_>,
         node: u32,
-        columns: &RawColumns,
         definitions: &mut Definitions,
         writer: &mut Writer<W>,
     ) -> usize {
+        let Cursor { message: columns, base, .. } = *cursor;
         self.frames.clear();
         // Where the last stack is a node of this message, the nodes' common ancestor tells.
         if let Some(last) = cursor.node
@@ -326,7 +324,7 @@ impl Merge {
             let mut popped = 0;
             while old != new {
                 if is_above(new, old) {
-                    let index = &mut self.index[new as usize];
+                    let index = &mut self.index[base + new as usize];
                     let id = columns.stack_frame_id[new as usize];
                     self.frames.push(*index.get_or_insert_with(|| definitions.frame(id, writer)));
                     new = columns.stack_parent[new as usize];
@@ -353,10 +351,16 @@ impl Merge {
     }
 
     /// Writes the runs that are left.
-    pub fn finish<W: Write + Seek>(&mut self, writer: &mut Writer<W>) {
+    ///
+    /// # Errors
+    ///
+    /// As for [`Merge::add`].
+    pub fn finish<W: Write + Seek>(&mut self, writer: &mut Writer<W>) -> Result<()> {
         for thread in 0..self.encoder.threads() {
-            self.encoder.flush(thread, writer.records());
+            self.encoder.flush(thread, writer.records())?;
+            writer.hand_on()?;
         }
+        Ok(())
     }
 }
 

@@ -15,10 +15,11 @@ pub(crate) struct RawBuilder {
 }
 
 impl RawBuilder {
-    /// Appends the body of a message with these samples to `out`.
+    /// Appends the body of a message with these samples to `out`. `start_us` is that of the message, or of its group.
     pub fn write<'a>(
         &mut self,
         batch: u64,
+        start_us: u64,
         slices: impl Iterator<Item = Slice<'a>> + Clone,
         out: &mut Vec<u8>,
     ) {
@@ -30,10 +31,8 @@ impl RawBuilder {
             ends.push(self.stacks.len());
         }
         let mut start = 0;
-        let mut start_us = u64::MAX;
         let mut threads = Vec::with_capacity(ends.len());
         for (slice, end) in slices.zip(ends) {
-            start_us = start_us.min(slice.keys()[0]);
             threads.push(RawThread {
                 thread: slice.thread(),
                 times: slice.times(),

@@ -3,13 +3,18 @@
 //! A block is what the walk has cut off the lanes: about as many samples as fit into a line. How many that
 //! are is known from blocks before; never from the last few, which may still be in the making. So the
 //! lines are the same for any number of threads.
+//!
+//! Where so many threads have a sample at each instant that naming them fills the lines, a block is a group: many
+//! samples of each thread, and a line holds all that some of the threads have in it. See `protocol::group`.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use crate::convert::raw::RawBuilder;
+use crate::limits::GROUP_SAMPLES;
 use crate::model::{Cut, Lanes, Slice};
+use crate::protocol::group;
 use crate::threads;
 
 /// Blocks that may be in the making, and do not count yet in [`RawLines::wanted`].
@@ -18,13 +23,21 @@ const AHEAD: usize = 4;
 const FIRST: usize = 2048;
 /// Blocks by the fullest of which the next is measured, so that most fit at once.
 const MEASURED: usize = 8;
+/// Samples of a thread in a group.
+const IN_A_GROUP: usize = 64;
+/// Text of a group, about.
+const GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of a thread in a line, besides its id and its samples.
+const HEAD: usize = r#"{"thread_id":"","interpreter_id":0,"ts_delta_usec":[],"status":[],"stack":[]},"#.len();
+/// Bytes of a few samples of a thread: where a line has no room for so many of each, it is cut by threads.
+const A_FEW: usize = 34;
 
 /// Makes the raw lines of a run.
 pub(crate) struct RawLines {
     shape: Shape,
     threads: usize,
-    /// Samples that fit into a line, by each of the last blocks that count.
-    fits: VecDeque<usize>,
+    /// By each of the last blocks that count.
+    fits: VecDeque<Fit>,
     maker: Maker,
     workers: Vec<Worker>,
     /// The next worker to get a block.
@@ -45,6 +58,69 @@ struct Shape {
     limit: usize,
 }
 
+/// What a block tells of the next.
+#[derive(Clone, Copy)]
+struct Fit {
+    /// Samples that fit into a line.
+    samples: usize,
+    heads: Heads,
+    /// Bytes of a sample.
+    bytes: usize,
+}
+
+/// The threads of a block.
+#[derive(Clone, Copy, Default)]
+struct Heads {
+    /// Those that have a sample at one instant, about.
+    at_once: usize,
+    /// Bytes of all.
+    bytes: usize,
+    /// Bytes of one, at most.
+    most: usize,
+}
+
+impl Heads {
+    fn of<'a>(slices: impl Iterator<Item = Slice<'a>>) -> Self {
+        let (mut heads, mut samples, mut instants) = (Heads::default(), 0, 1);
+        for slice in slices {
+            let digits = slice.thread().thread_id.checked_ilog10().unwrap_or(0) as usize + 1;
+            heads.bytes += HEAD + digits;
+            heads.most = heads.most.max(HEAD + digits);
+            samples += slice.times().len();
+            instants = instants.max(slice.times().len());
+        }
+        heads.at_once = samples.div_ceil(instants);
+        heads
+    }
+}
+
+/// How many samples a block should have.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    /// How many, about.
+    pub samples: usize,
+    /// Whether its lines are cut by threads.
+    pub is_group: bool,
+    /// Samples that fit into a line.
+    pub line: usize,
+}
+
+impl Shape {
+    /// Whether a line has no room for a few samples of each thread.
+    fn is_for_a_group(self, heads: Heads) -> bool {
+        heads.at_once * (heads.most + A_FEW) > self.limit
+    }
+
+    /// What is known of a block of so many samples that has made so many bytes.
+    fn fit(self, samples: usize, heads: Heads, length: usize, is_group: bool) -> Fit {
+        // The heads stay where they are a good part of a line.
+        let fixed = if 4 * heads.bytes > self.limit && !is_group { heads.bytes } else { 0 };
+        let fit = samples * self.limit.saturating_sub(fixed) / length.saturating_sub(fixed).max(1);
+        // A little below the limit.
+        Fit { samples: (fit * 31 / 32).max(1), heads, bytes: length.div_ceil(samples) }
+    }
+}
+
 /// A block's raw lines.
 #[derive(Default)]
 pub(crate) struct Lines {
@@ -54,8 +130,8 @@ pub(crate) struct Lines {
     pub ends: Vec<usize>,
     /// The frames of the lines' nodes, some more than once.
     pub frames: Vec<u32>,
-    /// How many of these samples would have fitted into a line, where the block says.
-    fit: Option<usize>,
+    /// What the block tells of the next, if it does.
+    fit: Option<Fit>,
 }
 
 enum Making {
@@ -68,7 +144,7 @@ enum Making {
 #[derive(Default)]
 struct Job {
     batch: u64,
-    wanted: usize,
+    wanted: Wanted,
     block: Lanes,
     lines: Lines,
 }
@@ -99,18 +175,25 @@ impl RawLines {
     }
 
     /// How many samples the next block should have.
-    pub fn wanted(&mut self) -> usize {
+    pub fn wanted(&mut self) -> Wanted {
         while self.making.len() >= AHEAD {
             self.collect();
         }
-        self.fits.iter().min().copied().unwrap_or(FIRST)
+        let line = self.fits.iter().map(|fit| fit.samples).min().unwrap_or(FIRST);
+        let bytes = self.fits.iter().map(|fit| fit.bytes).max().unwrap_or(1);
+        let heads =
+            self.fits.iter().map(|fit| fit.heads).max_by_key(|heads| heads.at_once).unwrap_or_default();
+        let is_group = self.shape.is_for_a_group(heads);
+        let group = (heads.at_once * IN_A_GROUP).min(GROUP_SAMPLES).min(GROUP_BYTES / bytes).max(line);
+        Wanted { samples: if is_group { group } else { line }, is_group, line }
     }
 
     /// Adds the block that the last cut of `lanes` marks.
     pub fn add(&mut self, batch: u64, lanes: &Lanes) {
+        let wanted = self.wanted();
         let mut job = self.spare.pop().unwrap_or_default();
         job.batch = batch;
-        job.wanted = self.wanted();
+        job.wanted = wanted;
         job.lines = self.spare_lines.pop().unwrap_or_default();
         // The first tells at once how many samples fit, and is all of a short profile.
         let is_first = self.fits.is_empty();
@@ -187,16 +270,25 @@ struct Maker {
 
 impl Maker {
     /// Makes lines of the block that the last cut of `lanes` marks: one, where they fit.
-    fn make(&mut self, shape: Shape, batch: u64, wanted: usize, lanes: &Lanes, lines: &mut Lines) {
+    fn make(&mut self, shape: Shape, batch: u64, wanted: Wanted, lanes: &Lanes, lines: &mut Lines) {
         lines.text.clear();
         lines.ends.clear();
         lines.frames.clear();
         lines.fit = None;
         let samples: usize = lanes.slices().map(|slice| slice.times().len()).sum();
-        let length = self.write(shape, batch, lanes.slices(), lines);
-        // A little below the limit. A block that had to be small says little.
-        if length > shape.limit / 2 || 2 * samples >= wanted {
-            lines.fit = Some((samples * shape.limit / length * 31 / 32).max(1));
+        let heads = Heads::of(lanes.slices());
+        if wanted.is_group {
+            self.rest.copy_from(lanes.slices());
+            self.split(shape, batch, wanted.line, true, lines);
+            if 2 * samples >= wanted.samples {
+                lines.fit = Some(shape.fit(samples, heads, lines.text.len(), true));
+            }
+            return;
+        }
+        let length = self.write(shape, batch, first_key(lanes.slices()), lanes.slices(), lines);
+        // A block that had to be small says little.
+        if length > shape.limit / 2 || 2 * samples >= wanted.samples {
+            lines.fit = Some(shape.fit(samples, heads, length, false));
         }
         if length <= shape.limit || samples == 1 {
             self.keep(lines);
@@ -205,57 +297,86 @@ impl Maker {
         lines.text.clear();
         self.rest.copy_from(lanes.slices());
         let pieces = (length * 16 / 15).div_ceil(shape.limit);
-        self.split(shape, batch, samples.div_ceil(pieces), lines);
+        self.split(shape, batch, samples.div_ceil(pieces), shape.is_for_a_group(heads), lines);
     }
 
-    /// Makes lines of about `wanted` samples, fewer where they don't fit.
-    fn split(&mut self, shape: Shape, batch: u64, mut wanted: usize, lines: &mut Lines) {
+    /// Makes lines of about `line` samples, fewer where they don't fit, of the rest, cut by threads or by time.
+    fn split(&mut self, shape: Shape, batch: u64, mut line: usize, is_group: bool, lines: &mut Lines) {
         let mut rest = std::mem::take(&mut self.rest);
+        let mut group = GROUP_SAMPLES;
         while rest.waiting() > 0 {
-            let taken = rest.cut(wanted, None, Cut::Down);
-            // An instant that is alone: a sample a thread.
-            if taken > wanted {
-                self.split_instant(shape, batch, wanted, &rest.slices().collect::<Vec<_>>(), lines);
-                rest.advance();
+            let taken = rest.cut(if is_group { group } else { line }, None, Cut::Down);
+            // An instant that is alone, a sample a thread, is a group in any case.
+            if is_group || taken > line {
+                let slices: Vec<Slice<'_>> = rest.slices().collect();
+                let start = lines.mark();
+                let is_instant = taken == slices.len();
+                let fits = self.split_group(shape, batch, &mut line, &slices, lines);
+                if fits && (is_instant || lines.are_group_from(start, taken)) {
+                    drop(slices);
+                    rest.advance();
+                } else {
+                    lines.back_to(start);
+                    group = taken / 2;
+                }
                 continue;
             }
-            let start = lines.text.len();
-            let length = self.write(shape, batch, rest.slices(), lines);
+            let start = lines.mark();
+            let length = self.write(shape, batch, first_key(rest.slices()), rest.slices(), lines);
             if length <= shape.limit || taken == 1 {
                 self.keep(lines);
                 rest.advance();
             } else {
-                lines.text.truncate(start);
-                wanted = fewer(taken, shape.limit, length);
+                lines.back_to(start);
+                line = fewer(taken, shape.limit, length);
             }
         }
         self.rest = rest;
     }
 
-    /// Makes lines of a sample of each of these threads: one line if they fit, else of about `wanted` threads.
-    fn split_instant(
+    /// Makes lines of a group, each of all that some threads have in it: one line if they fit, else lines of about
+    /// `line` samples. Returns whether each thread's samples fit into one.
+    fn split_group(
         &mut self,
         shape: Shape,
         batch: u64,
-        wanted: usize,
+        line: &mut usize,
         threads: &[Slice<'_>],
         lines: &mut Lines,
-    ) {
+    ) -> bool {
+        let start_us = first_key(threads.iter().copied());
+        let samples = |slices: &[Slice<'_>]| slices.iter().map(|slice| slice.times().len()).sum::<usize>();
         // A few more than were expected to fit may do so.
-        let mut wanted = if threads.len() / 2 < wanted { threads.len() } else { wanted };
+        let all = samples(threads);
+        let mut wanted = if all / 2 < *line { all } else { *line };
         let mut left = threads;
         while !left.is_empty() {
-            let (these, others) = left.split_at(wanted.min(left.len()));
-            let start = lines.text.len();
-            let length = self.write(shape, batch, these.iter().copied(), lines);
-            if length <= shape.limit || these.len() == 1 {
+            let mut room = wanted;
+            let fitting = left.iter().take_while(|slice| {
+                let fits = slice.times().len() <= room;
+                room = room.saturating_sub(slice.times().len());
+                fits
+            });
+            let (these, others) = left.split_at(fitting.count().max(1));
+            let start = lines.mark();
+            let length = self.write(shape, batch, start_us, these.iter().copied(), lines);
+            let taken = samples(these);
+            if length <= shape.limit || taken == 1 {
                 self.keep(lines);
                 left = others;
+                // Up to here it is known how many fit.
+                if !others.is_empty() {
+                    wanted = fewer(taken, shape.limit, length).max(wanted);
+                }
+            } else if these.len() == 1 {
+                return false;
             } else {
-                lines.text.truncate(start);
-                wanted = fewer(these.len(), shape.limit, length);
+                lines.back_to(start);
+                wanted = fewer(taken, shape.limit, length);
             }
         }
+        *line = wanted;
+        true
     }
 
     /// Appends a line to the text; returns the length of its body.
@@ -263,12 +384,13 @@ impl Maker {
         &mut self,
         shape: Shape,
         batch: u64,
+        start_us: u64,
         slices: impl Iterator<Item = Slice<'a>> + Clone,
         lines: &mut Lines,
     ) -> usize {
         let start = lines.text.len();
         lines.text.resize(start + shape.envelope - 1, 0);
-        self.raw.write(batch, slices, &mut lines.text);
+        self.raw.write(batch, start_us, slices, &mut lines.text);
         lines.text.push(b'\n');
         lines.text.len() - start - shape.envelope
     }
@@ -277,6 +399,30 @@ impl Maker {
         lines.ends.push(lines.text.len());
         lines.frames.extend_from_slice(&self.raw.tree.frame);
     }
+}
+
+impl Lines {
+    /// The end of what is there.
+    fn mark(&self) -> (usize, usize, usize) {
+        (self.text.len(), self.ends.len(), self.frames.len())
+    }
+
+    /// Whether what came since, with so many samples, can be one group.
+    fn are_group_from(&self, (_, ends, frames): (usize, usize, usize), samples: usize) -> bool {
+        group::is_group(self.ends.len() - ends, samples, self.frames.len() - frames)
+    }
+
+    /// Takes off what came since.
+    fn back_to(&mut self, (text, ends, frames): (usize, usize, usize)) {
+        self.text.truncate(text);
+        self.ends.truncate(ends);
+        self.frames.truncate(frames);
+    }
+}
+
+/// Where the deltas of a message with these samples, or a group, count from.
+fn first_key<'a>(slices: impl Iterator<Item = Slice<'a>>) -> u64 {
+    slices.map(|slice| slice.keys()[0]).min().unwrap_or(0)
 }
 
 /// How many samples to try where so many make a body of `length` bytes, over the limit.
@@ -317,7 +463,7 @@ mod tests {
         let mut all = Vec::new();
         for batch in 0.. {
             for _ in 0..7 {
-                lanes.cut(raw.wanted(), None, Cut::Down);
+                lanes.cut(raw.wanted().samples, None, Cut::Down);
                 raw.add(batch, &lanes);
                 lanes.advance();
                 if lanes.waiting() == 0 {
@@ -371,7 +517,7 @@ mod tests {
         let mut raw = RawLines::new(ENVELOPE, LIMIT, 1);
         let (mut found, mut lines) = (0, 0);
         while lanes.waiting() > 0 {
-            lanes.cut(raw.wanted(), None, Cut::Down);
+            lanes.cut(raw.wanted().samples, None, Cut::Down);
             raw.add(0, &lanes);
             lanes.advance();
         }

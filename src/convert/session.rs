@@ -62,6 +62,11 @@ impl Session {
         }
     }
 
+    /// Whether it follows this run.
+    pub fn follows(&self, id: &str) -> bool {
+        self.run.as_deref() == Some(id)
+    }
+
     /// The run that was chosen.
     pub fn chosen(&self) -> Option<&str> {
         self.chosen.as_deref()

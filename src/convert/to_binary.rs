@@ -6,13 +6,14 @@ mod intake;
 use std::io::{Seek, Write};
 use std::ops::Range;
 
+use crate::convert::defined::Definitions;
 use crate::convert::merge::Merge;
 use crate::error::{Error, Result};
 use crate::format::{Packing, Writer};
-use crate::protocol::RawColumns;
+use crate::protocol::{RawColumns, ThreadColumns};
 
 pub use chunks::ToChunks;
-use intake::{Event, Intake};
+use intake::Intake;
 
 /// How to make a profile of a stream.
 #[derive(Clone, Debug)]
@@ -115,22 +116,14 @@ impl<W: Write + Seek> ToBinary<W> {
     ///
     /// Errors of the sink, and a second run where none was chosen.
     pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
-        match self.intake.line(number, line)? {
-            Event::Nothing => {}
-            Event::Opened => {
-                if let (Some(run), Some(sink)) = (self.intake.run(), self.sink.take()) {
-                    let merge = Merge::new(run.facts.start_us);
-                    let writer = Writer::new(sink, run.facts.clone(), self.packing, self.threads)?;
-                    self.profile = Some((writer, merge));
-                }
-            }
-            Event::Samples => {
-                if let Some((writer, merge)) = &mut self.profile {
-                    let Intake { columns, session, .. } = &mut self.intake;
-                    merge.add(columns, &whole(columns), session.definitions_mut(), writer);
-                    writer.added(columns.samples)?;
-                }
-            }
+        let ToBinary { intake, profile, .. } = self;
+        intake.line(number, line, |group, _, definitions| add(profile, group, definitions))?;
+        if self.profile.is_none()
+            && let (Some(run), Some(sink)) = (self.intake.run(), self.sink.take())
+        {
+            let merge = Merge::new(run.facts.start_us);
+            let writer = Writer::new(sink, run.facts.clone(), self.packing, self.threads)?;
+            self.profile = Some((writer, merge));
         }
         Ok(())
     }
@@ -141,7 +134,9 @@ impl<W: Write + Seek> ToBinary<W> {
     ///
     /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
     /// errors of the sink.
-    pub fn finish(self) -> Result<Outcome<W>> {
+    pub fn finish(mut self) -> Result<Outcome<W>> {
+        let ToBinary { intake, profile, .. } = &mut self;
+        intake.write_group(|group, _, definitions| add(profile, group, definitions))?;
         let (cut, samples) = match &self.profile {
             Some((writer, merge)) => (merge.cut_stacks(), writer.samples()),
             None => (0, 0),
@@ -150,13 +145,29 @@ impl<W: Write + Seek> ToBinary<W> {
         let Some((mut writer, mut merge)) = self.profile else {
             return Err(Error::stream("the stream holds no run"));
         };
-        merge.finish(&mut writer);
+        merge.finish(&mut writer)?;
         let sink = writer.finish(merge.threads() as u32, ended.statistics.as_ref())?;
         Ok(Outcome { sink, samples, losses: ended.losses, tolerated: ended.tolerated })
     }
 }
 
-/// All samples of a message.
-fn whole(columns: &RawColumns) -> Vec<Range<usize>> {
-    columns.threads().iter().map(|thread| 0..thread.times_usec.len()).collect()
+/// Adds raw messages that are in order together.
+fn add<W: Write + Seek>(
+    profile: &mut Option<(Writer<W>, Merge)>,
+    group: &[RawColumns],
+    definitions: &mut Definitions,
+) -> Result<()> {
+    let Some((writer, merge)) = profile else { return Ok(()) };
+    merge.add(group, &whole(group), definitions, writer)?;
+    writer.added(group.iter().map(|columns| columns.samples).sum())
+}
+
+/// The threads of raw messages that are in order together.
+fn threads(group: &[RawColumns]) -> impl Iterator<Item = &ThreadColumns> {
+    group.iter().flat_map(RawColumns::threads)
+}
+
+/// All samples of these threads.
+fn whole(group: &[RawColumns]) -> Vec<Range<usize>> {
+    threads(group).map(|thread| 0..thread.times_usec.len()).collect()
 }

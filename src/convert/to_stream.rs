@@ -13,11 +13,11 @@ use rustc_hash::FxHashSet;
 use crate::convert::aggregate::{Aggregator, Totals, merged};
 use crate::convert::definitions::UsedFrames;
 use crate::convert::options::{Flush, StreamOptions};
-use crate::convert::raw_lines::RawLines;
+use crate::convert::raw_lines::{RawLines, Wanted};
 use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{CountTable, Cut, Lanes, RunFacts, Slice, Statistics, Tables, ThreadKey};
+use crate::model::{CountTable, Cut, Lanes, Place, RunFacts, Slice, Statistics, Tables, ThreadKey};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
 use crate::protocol::{Encoder, MessageType};
 
@@ -226,7 +226,7 @@ impl RunStream {
             replay = replay.renumbered(numbers);
         }
         loop {
-            replay.load(self.wanted())?;
+            replay.load(self.wanted().samples)?;
             let complete = replay.complete_before();
             let lanes = replay.lanes();
             let Some(key) = lanes.first_key() else { break };
@@ -259,8 +259,12 @@ impl RunStream {
     }
 
     /// How many samples the next cut may take.
-    fn wanted(&mut self) -> usize {
-        if self.has(MessageType::Raw) { self.raw.wanted() } else { CUT }
+    fn wanted(&mut self) -> Wanted {
+        if self.has(MessageType::Raw) {
+            self.raw.wanted()
+        } else {
+            Wanted { samples: CUT, ..Wanted::default() }
+        }
     }
 
     /// The next sample has this key: closes what ends before it.
@@ -284,16 +288,20 @@ impl RunStream {
     }
 
     /// Takes samples off the lanes, the first of which has this key, into the batch.
-    fn deliver(&mut self, lanes: &mut Lanes, key: u64, complete: Option<u64>, is_counted: bool) {
+    fn deliver(&mut self, lanes: &mut Lanes, key: u64, complete: Option<Place>, is_counted: bool) {
         self.batch.first_key.get_or_insert(key);
         self.window_end = self.aggregator.window_end(key);
-        let ends = [complete, self.window_end, self.heartbeats.due, self.batch_end()];
-        let before = ends.into_iter().flatten().min();
+        let ends = [self.window_end, self.heartbeats.due, self.batch_end()];
+        let before = ends.into_iter().flatten().map(Place::first_at).chain(complete).min();
         let flush = self.flush.samples.filter(|_| self.has(MessageType::Raw));
         let room = flush.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
         // A batch closes behind the instant that fills it, a message before the one that passes its line.
-        let wanted = self.wanted();
+        let wanted = match self.wanted() {
+            // No small group stays for the end of a batch.
+            Wanted { samples, is_group: true, .. } => room.div_ceil(room.div_ceil(samples)),
+            Wanted { samples, .. } => samples,
+        };
         let (wanted, cut) = if room <= wanted { (room, Cut::Up) } else { (wanted, Cut::Down) };
         let taken = lanes.cut(wanted, before, cut);
         if self.has(MessageType::Raw) {

@@ -1,11 +1,19 @@
 //! Samples into records, by the rules of CPython's writer: the same samples in the same order give
 //! the same bytes.
+//!
+//! CPython keeps a run of every thread until it is full or the thread's stack changes. Where all of them together
+//! take more than [`RUNS_MEMORY`], they go on in a temporary file.
+
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use rustc_hash::FxHashMap;
+use tempfile::SpooledTempFile;
 
+use crate::error::Result;
 use crate::format::entries::{self, ENTRY_MAX};
 use crate::format::record::{Change, FULL, REPEAT, write_change, write_head};
 use crate::format::varint;
+use crate::limits::{RUNS_MEMORY, SPOOL_MEMORY};
 use crate::model::ThreadKey;
 
 /// A run is written before it could pass this many bytes with one more entry of the greatest length.
@@ -18,6 +26,10 @@ pub(crate) struct DeltaEncoder {
     indexes: FxHashMap<ThreadKey, usize>,
     /// In the order in which they were first seen.
     threads: Vec<Thread>,
+    /// Bytes of the runs in memory, and how many may be there.
+    kept: usize,
+    may_keep: usize,
+    spool: Option<SpooledTempFile>,
 }
 
 #[derive(Debug)]
@@ -26,13 +38,25 @@ struct Thread {
     last_time: u64,
     /// Outermost frame first.
     stack: Vec<u32>,
+    /// The run's end, behind what is in the spool.
     run: Vec<u8>,
     run_samples: u32,
+    /// Pieces of the spool: where, and how long.
+    spooled: Vec<(u64, u32)>,
+    /// Bytes of them.
+    spooled_len: usize,
 }
 
 impl DeltaEncoder {
     pub fn new(start_us: u64) -> Self {
-        DeltaEncoder { start_us, indexes: FxHashMap::default(), threads: Vec::new() }
+        DeltaEncoder {
+            start_us,
+            indexes: FxHashMap::default(),
+            threads: Vec::new(),
+            kept: 0,
+            may_keep: RUNS_MEMORY,
+            spool: None,
+        }
     }
 
     /// The number of a thread; a new one gets the next.
@@ -44,6 +68,8 @@ impl DeltaEncoder {
                 stack: Vec::new(),
                 run: Vec::new(),
                 run_samples: 0,
+                spooled: Vec::new(),
+                spooled_len: 0,
             });
             self.threads.len() - 1
         })
@@ -63,20 +89,72 @@ impl DeltaEncoder {
         &self.threads[thread].stack
     }
 
-    /// The thread's run, to which samples with its stack are added.
-    pub fn run(&mut self, thread: usize) -> Run<'_> {
-        Run { thread: &mut self.threads[thread] }
+    /// Whether the thread's run must be written before it takes another sample. That happens at the sample's place
+    /// in time, so other threads' records may come first.
+    #[inline]
+    pub fn is_full(&self, thread: usize) -> bool {
+        self.threads[thread].room() < ENTRY_MAX
+    }
+
+    /// Adds the first of these samples, which have the thread's stack, to its run, as many as fit before it is full;
+    /// returns how many.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the spool.
+    #[inline]
+    pub fn extend(&mut self, thread: usize, times: &[u64], status: &[u8]) -> Result<usize> {
+        let run = &mut self.threads[thread];
+        let before = run.run.len();
+        let taken = run.extend(times, status);
+        self.kept += run.run.len() - before;
+        if self.kept > self.may_keep {
+            self.spool()?;
+        }
+        Ok(taken)
+    }
+
+    /// Takes all runs out of memory.
+    #[cold]
+    fn spool(&mut self) -> Result<()> {
+        let spool = self.spool.get_or_insert_with(|| SpooledTempFile::new(SPOOL_MEMORY));
+        let mut at = spool.seek(SeekFrom::End(0))?;
+        for thread in self.threads.iter_mut().filter(|thread| !thread.run.is_empty()) {
+            spool.write_all(&thread.run)?;
+            thread.spooled.push((at, thread.run.len() as u32));
+            thread.spooled_len += thread.run.len();
+            at += thread.run.len() as u64;
+            thread.run = Vec::new();
+        }
+        self.kept = 0;
+        Ok(())
     }
 
     /// Writes the thread's run, if there is one.
-    pub fn flush(&mut self, thread: usize, out: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    ///
+    /// Errors of the spool.
+    pub fn flush(&mut self, thread: usize, out: &mut Vec<u8>) -> Result<()> {
         let thread = &mut self.threads[thread];
-        if thread.run_samples > 0 {
-            write_head(out, thread.key, REPEAT);
-            varint::write(out, u64::from(thread.run_samples));
-            out.append(&mut thread.run);
-            thread.run_samples = 0;
+        if thread.run_samples == 0 {
+            return Ok(());
         }
+        write_head(out, thread.key, REPEAT);
+        varint::write(out, u64::from(thread.run_samples));
+        if let (Some(spool), false) = (&mut self.spool, thread.spooled.is_empty()) {
+            for (at, len) in thread.spooled.drain(..) {
+                let start = out.len();
+                out.resize(start + len as usize, 0);
+                spool.seek(SeekFrom::Start(at))?;
+                spool.read_exact(&mut out[start..])?;
+            }
+            thread.spooled_len = 0;
+        }
+        self.kept -= thread.run.len();
+        out.append(&mut thread.run);
+        thread.run_samples = 0;
+        Ok(())
     }
 
     /// Adds a sample with another stack: `shared` outermost frames stay, `new` come on top, innermost
@@ -89,8 +167,8 @@ impl DeltaEncoder {
         shared: usize,
         new: &[u32],
         out: &mut Vec<u8>,
-    ) {
-        self.flush(thread, out);
+    ) -> Result<()> {
+        self.flush(thread, out)?;
         let thread = &mut self.threads[thread];
         let old_depth = thread.stack.len();
         let new_depth = shared + new.len();
@@ -109,42 +187,30 @@ impl DeltaEncoder {
         let frames = if change.encoding == FULL { new_depth } else { new.len() };
         let pushed = thread.stack.iter().rev().take(frames).copied();
         write_change(out, thread.key, (delta, status), change, pushed);
+        Ok(())
     }
 }
 
-#[inline]
-fn is_full(run: &[u8]) -> bool {
-    run.len() + ENTRY_MAX > RUN_BYTES
-}
-
-/// A thread's samples since its last record.
-pub(crate) struct Run<'a> {
-    thread: &'a mut Thread,
-}
-
-impl Run<'_> {
-    /// Whether the run must be written before it takes another sample. That happens at the sample's place
-    /// in time, so other threads' records may come first.
+impl Thread {
+    /// Bytes that the run may still take.
     #[inline]
-    pub fn is_full(&self) -> bool {
-        is_full(&self.thread.run)
+    fn room(&self) -> usize {
+        RUN_BYTES - self.run.len() - self.spooled_len
     }
 
-    /// Adds the first of these samples, as many as fit before the run is full; returns how many.
     #[inline]
-    pub fn extend(&mut self, times: &[u64], status: &[u8]) -> usize {
-        let Thread { last_time, run, run_samples, .. } = &mut *self.thread;
+    fn extend(&mut self, times: &[u64], status: &[u8]) -> usize {
         let mut taken = 0;
-        while taken < times.len() && !is_full(run) {
-            // So many fit, however long they are.
-            let these = taken..times.len().min(taken + (RUN_BYTES - run.len()) / ENTRY_MAX);
+        // So many fit, however long they are.
+        while taken < times.len() && self.room() >= ENTRY_MAX {
+            let these = taken..times.len().min(taken + self.room() / ENTRY_MAX);
             taken = these.end;
             for (time, status) in times[these.clone()].iter().zip(&status[these]) {
-                entries::write(run, time.wrapping_sub(*last_time), *status);
-                *last_time = *time;
+                entries::write(&mut self.run, time.wrapping_sub(self.last_time), *status);
+                self.last_time = *time;
             }
         }
-        *run_samples += taken as u32;
+        self.run_samples += taken as u32;
         taken
     }
 }
@@ -164,7 +230,7 @@ mod tests {
             let shared = encoder.stack(thread).iter().zip(*stack).take_while(|(a, b)| a == b).count();
             let new: Vec<u32> = stack[shared..].iter().rev().copied().collect();
             let mut out = Vec::new();
-            encoder.change(thread, time, 0, shared, &new, &mut out);
+            encoder.change(thread, time, 0, shared, &new, &mut out).expect("memory");
             kinds.push(out[12]);
         }
         kinds
@@ -193,13 +259,47 @@ mod tests {
         let thread = encoder.thread(THREAD);
         let times: Vec<u64> = (1..=9000).collect();
         let status = vec![0; times.len()];
-        assert_eq!(encoder.run(thread).extend(&times, &status), 8187);
-        assert!(encoder.run(thread).is_full());
-        assert_eq!(encoder.run(thread).extend(&times, &status), 0);
+        assert_eq!(encoder.extend(thread, &times, &status).expect("memory"), 8187);
+        assert!(encoder.is_full(thread));
+        assert_eq!(encoder.extend(thread, &times, &status).expect("memory"), 0);
         // One by one just as many.
         let other = encoder.thread(ThreadKey { thread_id: 8, ..THREAD });
         let mut one_by_one = times.chunks(1).zip(status.chunks(1));
-        let taken = one_by_one.position(|(time, status)| encoder.run(other).extend(time, status) == 0);
+        let taken =
+            one_by_one.position(|(time, status)| encoder.extend(other, time, status).expect("memory") == 0);
         assert_eq!(taken, Some(8187));
+    }
+
+    #[test]
+    fn runs_that_go_on_in_a_file_are_written_as_those_in_memory() {
+        let records = |may_keep: usize| {
+            let mut encoder = DeltaEncoder { may_keep, ..DeltaEncoder::new(0) };
+            let mut out = Vec::new();
+            let threads: Vec<usize> =
+                (0..20).map(|id| encoder.thread(ThreadKey { thread_id: id, ..THREAD })).collect();
+            for tick in 1..12_000u64 {
+                for &thread in &threads {
+                    if encoder.is_full(thread) {
+                        encoder.flush(thread, &mut out).expect("a file");
+                    }
+                    let time = tick * 100 + thread as u64 * tick % 7;
+                    if tick % 5000 == thread as u64 {
+                        encoder.change(thread, time, 1, 0, &[tick as u32], &mut out).expect("a file");
+                    } else {
+                        assert_eq!(encoder.extend(thread, &[time], &[tick as u8]).expect("a file"), 1);
+                    }
+                    assert!(encoder.kept <= may_keep);
+                }
+            }
+            for thread in threads {
+                encoder.flush(thread, &mut out).expect("a file");
+            }
+            (out, encoder.spool.is_some())
+        };
+        let (expected, false) = records(RUNS_MEMORY) else { panic!("all fit into memory") };
+        for may_keep in [20_000, 100_000] {
+            let (found, true) = records(may_keep) else { panic!("they do not fit into memory") };
+            assert!(found == expected);
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
 use crate::format::windows::{CountedWindows, Counting, Period, WindowCounter};
 use crate::format::{stats, tables};
-use crate::limits::TABLE_BYTES;
+use crate::limits::{REORDER_SAMPLES, TABLE_BYTES};
 use crate::model::{Statistics, Tables};
 use crate::threads;
 
@@ -259,7 +259,7 @@ impl<R: Read + Seek> Profile<R> {
         let windows =
             counting.map(|counting| Tally::new(WindowCounter::new(counting, &tables, start_us), is_beside));
         let reader = records(source, *base, &contents.header, *threads, Some(digest))?;
-        Region { start_us, frames: tables.frames.len(), reader, windows }.scan()
+        Region { start_us, frames: tables.frames.len(), reader, windows, reorder: REORDER_SAMPLES }.scan()
     }
 
     /// Whether its samples were counted while it was opened, as [`Sequence::counting`] asks.

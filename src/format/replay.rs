@@ -1,35 +1,30 @@
-//! The second walk over a sample region: samples into [`Lanes`], complete up to a known time.
+//! The second walk over a sample region: samples into [`Lanes`], complete up to a known place.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::error::Result;
-use crate::format::entries::ENTRY_MAX;
+use crate::error::{Error, Result};
+use crate::format::entries::{self, ENTRY_MAX};
 use crate::format::record::{Body, RecordReader};
 use crate::format::scan::{BLOCK, Late, Scan};
 use crate::format::threads::ThreadIndex;
-use crate::format::varint;
-use crate::limits::{REORDER_SAMPLES, STACK_DEPTH, WAITING_SAMPLES};
-use crate::model::{Lanes, StackChange, ThreadKey};
-use rustc_hash::FxHashMap;
+use crate::limits::{REORDER_SAMPLES, STACK_DEPTH};
+use crate::model::{Lanes, Place, StackChange};
 
 /// Entries that are loaded one by one; of more, room is made for all at once.
 const FEW: u32 = 16;
 
 /// Loads a profile's samples in time order, a window at a time.
 ///
-/// Memory holds what is not yet known to be complete, at most about
+/// Memory holds what is not yet known to be complete, at most about twice
 /// [`crate::limits::REORDER_SAMPLES`], and what the caller lets wait in [`Replay::lanes`], whatever the
-/// profile's size.
+/// profile's size and the number of its threads.
 pub struct Replay<'a> {
     reader: RecordReader<'a>,
     scan: &'a Scan,
     /// Samples that were read of the region.
     read: u64,
     index: ThreadIndex,
-    /// Number of a thread in order of appearance -> its lane.
-    lane_of: Vec<usize>,
-    lane_by_key: FxHashMap<ThreadKey, usize>,
     lanes: Lanes,
     open: Option<Open>,
     ended: bool,
@@ -45,14 +40,22 @@ struct Open {
     left: u32,
     /// Entries at its front that the lane already has, from the copy set aside.
     skip: u32,
+    /// Whether the bounds of the walk leave it out.
+    is_late: bool,
 }
 
+/// Late records that are not loaded yet, from the copies set aside. Those of one thread are loaded one after the
+/// other: none has a lower place than one before it, and none is loaded before its place has come.
 struct LateQueue<'a> {
     late: &'a mut Late,
     progress: Vec<Progress>,
-    /// Unfinished records: the key that their next sample has at least, then their number.
-    heap: BinaryHeap<Reverse<(u64, usize)>>,
-    by_place: FxHashMap<u64, usize>,
+    /// Records from this one on are not begun.
+    next: usize,
+    /// Begun and unfinished records: the least place that the next sample can have, then their number.
+    begun: BinaryHeap<Reverse<(Place, usize)>>,
+    /// (byte of the region, number), the records in the order of the region, and how many of them were met.
+    by_region: Vec<(u64, usize)>,
+    met: usize,
     /// Samples of a record that are loaded at once: the records of all threads may wait for the same time.
     at_once: u32,
     /// Room for them.
@@ -68,18 +71,16 @@ struct Progress {
 
 impl<'a> Replay<'a> {
     pub(crate) fn new(reader: RecordReader<'a>, scan: &'a Scan, start_us: u64, late: &'a mut Late) -> Self {
-        let threads: Vec<ThreadKey> = scan.threads.iter().map(|thread| thread.thread).collect();
+        let threads = scan.threads.iter().map(|thread| thread.thread);
         Replay {
             reader,
             scan,
             read: 0,
             index: ThreadIndex::default(),
-            lane_of: Vec::new(),
-            lane_by_key: threads.iter().enumerate().map(|(lane, thread)| (*thread, lane)).collect(),
-            lanes: Lanes::new(threads.iter().copied(), start_us),
+            lanes: Lanes::new(threads, start_us),
             open: None,
             ended: false,
-            late: LateQueue::new(late, threads.len()),
+            late: LateQueue::new(late, scan.threads.len()),
             renumbered: None,
         }
     }
@@ -91,37 +92,34 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// The samples that wait; those with a key below [`Replay::complete_before`] are complete.
+    /// The samples that wait; those with a place below [`Replay::complete_before`] are complete.
     pub fn lanes(&mut self) -> &mut Lanes {
         &mut self.lanes
     }
 
-    /// Every sample with a key below this has been loaded; `None`: every sample at all.
-    pub fn complete_before(&self) -> Option<u64> {
+    /// Every sample with a lower place has been loaded; `None`: every sample at all.
+    pub fn complete_before(&self) -> Option<Place> {
         if self.is_through() {
             return None;
         }
-        let late = self.late.heap.peek().map_or(u64::MAX, |Reverse((key, _))| *key);
-        let before = self.bound().min(late);
-        if self.lanes.waiting() < WAITING_SAMPLES {
-            return Some(before);
-        }
-        // The clock stands still, or is far behind where it was: any number of samples may share this
-        // key. Their order over threads is given up rather than the bound on memory.
-        before.checked_add(1)
+        Some(self.main_bound().min(self.late.head().map_or(Place::MAX, |(place, _)| place)))
     }
 
-    /// No sample that the walk is still to read has a key below this.
-    fn bound(&self) -> u64 {
+    /// No sample that the walk is still to load from the region has a lower place.
+    fn main_bound(&self) -> Place {
         if self.ended {
-            return u64::MAX;
+            return Place::MAX;
         }
-        self.scan.bounds.get((self.read / BLOCK) as usize).copied().unwrap_or(u64::MAX)
+        let bound = self.scan.bounds.get((self.read / BLOCK) as usize).copied().unwrap_or(Place::MAX);
+        match self.open {
+            Some(Open { lane, is_late: true, .. }) => bound.min(self.lanes.next_place(lane)),
+            _ => bound,
+        }
     }
 
     /// Whether every sample has been loaded.
     fn is_through(&self) -> bool {
-        self.ended && self.late.heap.is_empty()
+        self.ended && self.late.head().is_none()
     }
 
     /// Loads until at least `wanted` samples are complete, or all of them.
@@ -138,7 +136,7 @@ impl<'a> Replay<'a> {
             // Counting walks all lanes, so a good many samples are loaded between two counts.
             let target = self.lanes.waiting() + wanted.max(BLOCK as usize);
             // Without late records, as in most profiles, there is nothing to choose from.
-            while self.late.heap.is_empty() && !self.ended && self.lanes.waiting() < target {
+            while self.late.head().is_none() && !self.ended && self.lanes.waiting() < target {
                 self.load_main()?;
             }
             while self.lanes.waiting() < target && !self.is_through() {
@@ -149,8 +147,8 @@ impl<'a> Replay<'a> {
 
     /// Loads a little more of what holds the complete time back.
     fn step(&mut self) -> Result<()> {
-        match self.late.heap.peek() {
-            Some(Reverse((key, _))) if self.ended || *key < self.bound() => self.load_late(),
+        match self.late.head() {
+            Some((place, number)) if self.ended || place < self.main_bound() => self.load_late(place, number),
             _ => self.load_main(),
         }
     }
@@ -168,14 +166,11 @@ impl<'a> Replay<'a> {
             self.ended = true;
             return Ok(());
         };
-        let number = self.index.get_or_insert(record.thread);
-        if number == self.lane_of.len() {
-            self.lane_of.push(self.lane_by_key[&record.thread]);
-        }
-        let lane = self.lane_of[number];
-        let skip = self.late.meet(record.at);
+        let lane = self.scan.rank[self.index.get_or_insert(record.thread)] as usize;
+        let met = self.late.meet(record.at);
+        let (is_late, skip) = (met.is_some(), met.unwrap_or(0));
         match record.body {
-            Body::Repeat { count } if count > 0 => self.load_open(Open { lane, left: count, skip }),
+            Body::Repeat { count } if count > 0 => self.load_open(Open { lane, left: count, skip, is_late }),
             Body::Repeat { .. } => Ok(()),
             Body::Change { delta, status, change } => {
                 self.read += 1;
@@ -228,18 +223,21 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn load_late(&mut self) -> Result<()> {
-        let Some(Reverse((_, number))) = self.late.heap.pop() else {
-            return Ok(());
-        };
+    /// Loads some of the late record of this number, which is at the head of the queue with this place.
+    fn load_late(&mut self, place: Place, number: usize) -> Result<()> {
         let record = self.late.late.records[number];
         let lane = record.thread as usize;
-        let Progress { samples: loaded, bytes } = self.late.progress[number];
-        let LateQueue { late, buffer, at_once, .. } = &mut self.late;
+        // Another record of the thread, which stands before it in the queue, may not be finished.
+        let next = self.lanes.next_place(lane);
+        if next > place {
+            self.late.put_off(number, next);
+            return Ok(());
+        }
+        let LateQueue { late, buffer, at_once, progress, .. } = &mut self.late;
+        let Progress { samples: loaded, bytes } = progress[number];
         let got = late.read_at(record.spool_at + bytes, buffer)?;
         let buffer = &buffer[..got];
         let mut pos = 0;
-        let mut now = 0;
         if let Some(change) = record.change {
             let frames_at = buffer.iter().position(|byte| *byte < 0x80).map_or(0, |at| at + 2);
             let frames = buffer[frames_at..frames_at + 4 * change.push as usize].chunks_exact(4);
@@ -249,22 +247,12 @@ impl<'a> Replay<'a> {
             });
             self.lanes.change(lane, change, pushed);
         }
-        let mut append = self.lanes.append(lane);
-        while now < *at_once && loaded + now < record.samples {
-            let mut next = pos;
-            match varint::read(buffer, &mut next) {
-                Ok(delta) if next < buffer.len() => append.push(delta, buffer[next]),
-                _ => break,
-            }
-            pos = next + 1;
-            now += 1;
-        }
-        drop(append);
-        self.late.progress[number] = Progress { samples: loaded + now, bytes: bytes + pos as u64 };
-        if loaded + now < record.samples && now > 0 {
-            let key = self.lanes.high(lane).unwrap_or(record.first_key);
-            self.late.heap.push(Reverse((key, number)));
-        }
+        let these = (record.samples - loaded).min(*at_once);
+        let fill = |deltas: &mut [u64], status: &mut [u8]| entries::columns(buffer, &mut pos, deltas, status);
+        let torn = |_| Error::from(std::io::Error::other("a torn spool"));
+        self.lanes.extend(lane, these as usize, fill).map_err(torn)?;
+        progress[number] = Progress { samples: loaded + these, bytes: bytes + pos as u64 };
+        self.late.put_off(number, self.lanes.next_place(lane));
         Ok(())
     }
 }
@@ -274,32 +262,74 @@ impl<'a> LateQueue<'a> {
     const CHANGE: usize = ENTRY_MAX + 4 * STACK_DEPTH;
 
     fn new(late: &'a mut Late, threads: usize) -> Self {
-        let records = late.records.iter().enumerate();
-        let at_once = (REORDER_SAMPLES / threads.max(1)).clamp(64, BLOCK as usize);
+        let at_once = (REORDER_SAMPLES / threads.max(1)).clamp(FEW as usize, BLOCK as usize);
         let buffer = if late.records.is_empty() { 0 } else { Self::CHANGE.max(at_once * ENTRY_MAX) };
+        let mut by_region: Vec<(u64, usize)> =
+            late.records.iter().enumerate().map(|(number, record)| (record.at, number)).collect();
+        by_region.sort_unstable();
         LateQueue {
             progress: vec![Progress::default(); late.records.len()],
-            heap: records.clone().map(|(n, record)| Reverse((record.first_key, n))).collect(),
-            by_place: records.map(|(n, record)| (record.at, n)).collect(),
+            next: 0,
+            begun: BinaryHeap::new(),
+            by_region,
+            met: 0,
             at_once: at_once as u32,
             buffer: vec![0; buffer],
             late,
         }
     }
 
+    fn is_finished(&self, number: usize) -> bool {
+        self.progress[number].samples == self.late.records[number].samples
+    }
+
+    /// The record to load next, by the least place that its next sample can have. The first of those with one
+    /// place.
+    fn head(&self) -> Option<(Place, usize)> {
+        let begun = self.begun.peek().map(|Reverse(begun)| *begun);
+        let fresh = self.late.records.get(self.next).map(|record| (record.first, self.next));
+        match (begun, fresh) {
+            (Some(begun), Some(fresh)) => Some(begun.min(fresh)),
+            (begun, fresh) => begun.or(fresh),
+        }
+    }
+
+    /// The record at the head goes on from this place, unless it is finished.
+    fn put_off(&mut self, number: usize, place: Place) {
+        if number == self.next {
+            self.next += 1;
+        } else {
+            self.begun.pop();
+        }
+        if !self.is_finished(number) {
+            self.begun.push(Reverse((place, number)));
+        }
+        self.settle();
+    }
+
+    /// Takes finished records off the head.
+    fn settle(&mut self) {
+        while self.next < self.late.records.len() && self.is_finished(self.next) {
+            self.next += 1;
+        }
+        while self.begun.peek().is_some_and(|Reverse((_, number))| self.is_finished(*number)) {
+            self.begun.pop();
+        }
+    }
+
     /// The walk has come to the record at byte `at` of the region: from here on it is loaded from
-    /// there. Returns how many of its samples are loaded already.
+    /// there. Returns how many of its samples are loaded already, if it is late.
     #[inline]
-    fn meet(&mut self, at: u64) -> u32 {
+    fn meet(&mut self, at: u64) -> Option<u32> {
         // Most profiles have none, or have met them all.
-        if self.by_place.is_empty() {
-            return 0;
-        }
-        let Some(number) = self.by_place.remove(&at) else { return 0 };
-        let loaded = self.progress[number].samples;
-        if loaded < self.late.records[number].samples {
-            self.heap.retain(|Reverse((_, other))| *other != number);
-        }
-        loaded
+        let (_, number) = self.by_region.get(self.met).copied().filter(|(next, _)| *next == at)?;
+        self.met += 1;
+        let samples = self.late.records[number].samples;
+        let loaded = std::mem::replace(&mut self.progress[number].samples, samples);
+        self.settle();
+        Some(loaded)
     }
 }
+
+#[cfg(test)]
+mod tests;

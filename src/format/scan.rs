@@ -4,7 +4,7 @@
 //! A REPEAT record is written when its thread's stack changes or its buffer is full, so a thread
 //! that sits still, or has ended, has its samples far behind those of its neighbours: in the
 //! extreme at the very end of the file. Records that come more than
-//! [`REORDER_SAMPLES`] too late are copied aside, so that the second walk can deliver them in
+//! [`REORDER_SAMPLES`](crate::limits::REORDER_SAMPLES) too late are copied aside, so that the second walk can deliver them in
 //! time with a window of fixed size.
 
 use std::collections::VecDeque;
@@ -18,8 +18,8 @@ use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, Recor
 use crate::format::tally::Tally;
 use crate::format::threads::{OrderSeen, ThreadIndex};
 use crate::format::windows::CountedWindows;
-use crate::limits::{LATE_RECORDS, REORDER_SAMPLES, SPOOL_MEMORY, STACK_DEPTH};
-use crate::model::{StackChange, ThreadKey};
+use crate::limits::{LATE_RECORDS, SPOOL_MEMORY, STACK_DEPTH, THREADS};
+use crate::model::{Clock, Place, StackChange, ThreadKey};
 
 /// What a sample region holds.
 #[derive(Debug, Default)]
@@ -44,9 +44,11 @@ pub struct Scan {
     pub(crate) first_used: Vec<u32>,
     /// Byte of the region behind the last sound record.
     pub(crate) sound_end: u64,
-    /// The least key among the samples from each [`BLOCK`] on, but for late records: what is below it is
-    /// complete once the block begins.
-    pub(crate) bounds: Vec<u64>,
+    /// No sample from the beginning of each [`BLOCK`] on has a lower place, but for late records: what is below it
+    /// is complete once the block begins.
+    pub(crate) bounds: Vec<Place>,
+    /// The place in `threads` of each thread, by number in order of appearance.
+    pub(crate) rank: Vec<u32>,
 }
 
 /// What a region holds of one thread.
@@ -63,33 +65,42 @@ pub struct ThreadScan {
 /// Samples of a block: so often it is noted how far the walk has come.
 pub(crate) const BLOCK: u64 = ENTRIES_AT_ONCE as u64;
 
-/// How far a walk has come in time: the highest key among the samples that were read more than
-/// [`REORDER_SAMPLES`] ago. A record that starts below it is late.
+/// How far a walk has come in time: the highest place among the samples that were read more than
+/// `reorder` ago. A record that starts below it is late.
+///
+/// Places are those that a sample has at least: of a REPEAT's samples at one time it is not known how many
+/// they are.
 #[derive(Debug)]
 struct Horizon {
-    /// The highest key up to each of the last blocks.
-    highs: VecDeque<u64>,
-    high: u64,
-    passed: u64,
-    /// The least key in each block, but for late records; the greatest number where there are only these.
-    lows: Vec<u64>,
-    low: u64,
+    reorder: usize,
+    /// The highest place up to each of the last blocks.
+    highs: VecDeque<Place>,
+    high: Place,
+    passed: Place,
+    /// The least place in each block, but for late records; the greatest where there are only these.
+    lows: Vec<Place>,
+    low: Place,
     /// Samples that the block still takes.
     left: u32,
 }
 
-impl Default for Horizon {
-    fn default() -> Self {
-        let highs = VecDeque::new();
-        Horizon { highs, high: 0, passed: 0, lows: Vec::new(), low: u64::MAX, left: ENTRIES_AT_ONCE }
-    }
-}
-
 impl Horizon {
-    /// Whether a record that starts with this key is late.
+    fn new(reorder: usize) -> Self {
+        Horizon {
+            reorder,
+            highs: VecDeque::new(),
+            high: Place::default(),
+            passed: Place::default(),
+            lows: Vec::new(),
+            low: Place::MAX,
+            left: ENTRIES_AT_ONCE,
+        }
+    }
+
+    /// Whether a record that starts at this place is late.
     #[inline(always)]
-    fn is_behind(&self, key: u64) -> bool {
-        key < self.passed
+    fn is_behind(&self, place: Place) -> bool {
+        place < self.passed
     }
 
     /// How many samples may be read before [`Horizon::advance`] is told.
@@ -98,10 +109,10 @@ impl Horizon {
         self.left
     }
 
-    /// `samples`, at most [`Horizon::step`], were read of one thread, with keys from `low`, or the greatest
-    /// number if they are late, to `high`.
+    /// `samples`, at most [`Horizon::step`], were read of one thread, with places from `low`, or the greatest
+    /// one if they are late, to `high`.
     #[inline(always)]
-    fn advance(&mut self, samples: u32, low: u64, high: u64) {
+    fn advance(&mut self, samples: u32, low: Place, high: Place) {
         self.high = self.high.max(high);
         self.low = self.low.min(low);
         self.left -= samples;
@@ -113,17 +124,17 @@ impl Horizon {
     #[cold]
     fn next_block(&mut self) {
         self.left = ENTRIES_AT_ONCE;
-        self.lows.push(std::mem::replace(&mut self.low, u64::MAX));
+        self.lows.push(std::mem::replace(&mut self.low, Place::MAX));
         self.highs.push_back(self.high);
-        if self.highs.len() as u64 > REORDER_SAMPLES as u64 / BLOCK {
-            self.passed = self.highs.pop_front().unwrap_or(0);
+        if self.highs.len() as u64 > self.reorder as u64 / BLOCK {
+            self.passed = self.highs.pop_front().unwrap_or_default();
         }
     }
 
-    /// The least key from each block's start to the end.
-    fn bounds(mut self) -> Vec<u64> {
+    /// The least place from each block's start to the end.
+    fn bounds(mut self) -> Vec<Place> {
         self.lows.push(self.low);
-        let mut least = u64::MAX;
+        let mut least = Place::MAX;
         for low in self.lows.iter_mut().rev() {
             least = least.min(*low);
             *low = least;
@@ -132,7 +143,7 @@ impl Horizon {
     }
 }
 
-/// Records that come too late in the file, by the key of their first sample.
+/// Records that come too late in the file, by the least place of their first sample.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     pub records: Vec<LateRecord>,
@@ -141,7 +152,7 @@ pub(crate) struct Late {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LateRecord {
-    pub first_key: u64,
+    pub first: Place,
     /// Byte of the region; the second walk recognizes the record by it.
     pub at: u64,
     pub thread: u32,
@@ -154,10 +165,7 @@ pub(crate) struct LateRecord {
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     key: ThreadKey,
-    last_time: u64,
-    /// Highest and lowest of the times; 0 and the greatest number before the first.
-    high: u64,
-    low: u64,
+    walk: Walk,
     depth: u32,
     samples: u64,
     /// The last instant in which it was written: [`OrderSeen`].
@@ -168,6 +176,41 @@ struct Thread {
     repeated_at: u64,
 }
 
+/// How far the walk has come in a thread.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    last_time: u64,
+    clock: Clock,
+    /// The lowest of the times; the greatest number before the first.
+    low: u64,
+}
+
+impl Walk {
+    #[inline(always)]
+    fn take(&mut self, delta: u64) {
+        self.last_time = self.last_time.wrapping_add(delta);
+        self.clock.take(self.last_time);
+        self.low = self.low.min(self.last_time);
+    }
+
+    /// Takes `samples` whose times rise by `sum` in all, where that can be told; else tells why not: the clock goes
+    /// back, or has gone back.
+    #[inline(always)]
+    fn take_rising(&mut self, samples: u32, sum: Option<u64>, first: Place) -> bool {
+        let high = self.clock.high();
+        let Some(last) = sum.and_then(|sum| self.last_time.checked_add(sum)) else { return false };
+        if self.last_time < high {
+            return false;
+        }
+        self.low = self.low.min(first.key);
+        self.last_time = last;
+        // All at one time, or at least one at the last.
+        let nth = if last == high { self.clock.next().nth + u64::from(samples) } else { 1 };
+        self.clock = Clock::from_next(Place { key: last, nth });
+        true
+    }
+}
+
 /// What is being walked.
 pub(crate) struct Region<'a> {
     pub reader: RecordReader<'a>,
@@ -175,6 +218,8 @@ pub(crate) struct Region<'a> {
     pub frames: usize,
     /// What counts the samples on the way, if they are wanted by window.
     pub windows: Option<Tally>,
+    /// Samples that records may be out of time order before one is late.
+    pub reorder: usize,
 }
 
 /// What a walk has found.
@@ -196,7 +241,7 @@ impl Region<'_> {
             index: ThreadIndex::default(),
             threads: Vec::new(),
             start_us: self.start_us,
-            horizon: Horizon::default(),
+            horizon: Horizon::new(self.reorder),
             order: OrderSeen::default(),
             changed_at: 0,
             copy: Vec::new(),
@@ -255,17 +300,7 @@ impl Scanner {
     fn record(&mut self, reader: &mut RecordReader<'_>, record: Record) -> Result<()> {
         let index = self.index.get_or_insert(record.thread);
         if index == self.threads.len() {
-            self.threads.push(Thread {
-                key: record.thread,
-                last_time: self.start_us,
-                high: 0,
-                low: u64::MAX,
-                depth: 0,
-                samples: 0,
-                written_in: 0,
-                has_changed: false,
-                repeated_at: 0,
-            });
+            self.add_thread(record.thread)?;
         }
         match record.body {
             Body::Repeat { count } => self.repeat(reader, record, index, count),
@@ -273,6 +308,25 @@ impl Scanner {
                 self.change(reader, record.at, index, (delta, status), change)
             }
         }
+    }
+
+    #[cold]
+    fn add_thread(&mut self, key: ThreadKey) -> Result<()> {
+        if self.threads.len() == THREADS {
+            let detail = format!("the profile holds more than {THREADS} threads, the limit");
+            return Err(Error::new(ErrorKind::Limit, detail));
+        }
+        let walk = Walk { last_time: self.start_us, clock: Clock::default(), low: u64::MAX };
+        self.threads.push(Thread {
+            key,
+            walk,
+            depth: 0,
+            samples: 0,
+            written_in: 0,
+            has_changed: false,
+            repeated_at: 0,
+        });
+        Ok(())
     }
 
     #[inline(always)]
@@ -300,31 +354,29 @@ impl Scanner {
                 }
             }
         }
-        let time = thread.last_time.wrapping_add(delta);
-        let key = thread.high.max(time);
+        let time = thread.walk.last_time.wrapping_add(delta);
+        let place = thread.walk.clock.place(time);
         self.order.written(time, index as u32, &mut thread.written_in);
-        let mut low = key;
+        let mut low = place;
         if let Some(windows) = &mut self.windows {
             // The clock goes forward from the start on, and the stack changes as the record's own words say.
-            if time == key && time >= self.start_us && change.keeps_innermost(thread.depth).is_none() {
+            if time == place.key && time >= self.start_us && change.keeps_innermost(thread.depth).is_none() {
                 windows.change(index, time, resolved.keep, reader.pushed());
             } else {
                 self.windows = None;
             }
         }
-        if self.horizon.is_behind(key) {
-            low = u64::MAX;
-            self.change_late(reader, at, index, (delta, status, key), change, resolved)?;
+        if self.horizon.is_behind(place) {
+            low = Place::MAX;
+            self.change_late(reader, at, index, (delta, status, place), change, resolved)?;
         }
         let depth = resolved.keep + resolved.push;
         let thread = &mut self.threads[index];
         thread.depth = depth;
         thread.has_changed = true;
-        thread.last_time = time;
-        thread.low = thread.low.min(time);
-        thread.high = key;
+        thread.walk.take(delta);
         thread.samples += 1;
-        self.horizon.advance(1, low, key);
+        self.horizon.advance(1, low, place);
         self.changed_at = at;
         self.count(change.encoding, 1, depth);
         Ok(())
@@ -336,7 +388,7 @@ impl Scanner {
         reader: &RecordReader<'_>,
         at: u64,
         index: usize,
-        (delta, status, key): (u64, u8, u64),
+        (delta, status, place): (u64, u8, Place),
         change: Change,
         resolved: StackChange,
     ) -> Result<()> {
@@ -349,7 +401,7 @@ impl Scanner {
         for &frame in reader.pushed() {
             self.copy.extend_from_slice(&frame.to_le_bytes());
         }
-        self.set_aside(at, index, key, Some(resolved), 1)
+        self.set_aside(at, index, place, Some(resolved), 1)
     }
 
     #[inline(always)]
@@ -360,51 +412,44 @@ impl Scanner {
         index: usize,
         count: u32,
     ) -> Result<()> {
-        let thread = &mut self.threads[index];
-        let (mut time, mut high, mut low) = (thread.last_time, thread.high, thread.low);
+        let mut walk = self.threads[index].walk;
         // The first entry alone tells whether the record is late.
-        let first_key = reader.first_delta().map_or(high, |delta| high.max(time.wrapping_add(delta)));
-        if self.horizon.is_behind(first_key) && count > 0 {
+        let first = match reader.first_delta() {
+            Some(delta) => walk.clock.place(walk.last_time.wrapping_add(delta)),
+            None => walk.clock.next(),
+        };
+        if self.horizon.is_behind(first) && count > 0 {
             return self.repeat_late(reader, record, index, count);
         }
-        let mut least = first_key;
+        let mut least = first;
         let mut left = count;
         while left > 0 {
             let step = left.min(self.horizon.step());
             let mark = reader.mark_entries(step);
+            let mut time = walk.last_time;
             let sum = reader.sum_entries(step).map_err(|fault| self.broken(count, fault))?;
-            match sum.and_then(|sum| time.checked_add(sum)) {
-                Some(last) if time >= high => {
-                    low = low.min(least);
-                    if let Some(windows) = &mut self.windows {
-                        if windows.is_within(index, last) {
-                            windows.repeat(index, last, step);
-                        } else {
-                            reader.back_to(mark);
-                            reader.entries(step, |delta, _| {
-                                time += delta;
-                                windows.repeat(index, time, 1);
-                            })?;
-                        }
+            if walk.take_rising(step, sum, least) {
+                if let Some(windows) = &mut self.windows {
+                    if windows.is_within(index, walk.last_time) {
+                        windows.repeat(index, walk.last_time, step);
+                    } else {
+                        reader.back_to(mark);
+                        reader.entries(step, |delta, _| {
+                            time += delta;
+                            windows.repeat(index, time, 1);
+                        })?;
                     }
-                    (time, high) = (last, last);
                 }
-                // The clock goes back, or has gone back.
-                _ => {
-                    self.windows = None;
-                    reader.back_to(mark);
-                    reader.entries(step, |delta, _| {
-                        time = time.wrapping_add(delta);
-                        high = high.max(time);
-                        low = low.min(time);
-                    })?;
-                }
+            } else {
+                self.windows = None;
+                reader.back_to(mark);
+                reader.entries(step, |delta, _| walk.take(delta))?;
             }
-            self.horizon.advance(step, least, high);
-            least = high;
+            self.horizon.advance(step, least, walk.clock.last());
+            least = walk.clock.next();
             left -= step;
         }
-        self.repeated(reader.position(), index, count, (time, high, low));
+        self.repeated(reader.position(), index, count, walk);
         Ok(())
     }
 
@@ -417,8 +462,7 @@ impl Scanner {
         count: u32,
     ) -> Result<()> {
         self.windows = None;
-        let thread = &self.threads[index];
-        let (mut time, mut high, mut low) = (thread.last_time, thread.high, thread.low);
+        let mut walk = self.threads[index].walk;
         let late_before = self.late.records.len();
         let mut left = count;
         while left > 0 {
@@ -427,9 +471,7 @@ impl Scanner {
             let copy = &mut self.copy;
             copy.clear();
             let read = reader.entries(step, |delta, status| {
-                time = time.wrapping_add(delta);
-                high = high.max(time);
-                low = low.min(time);
+                walk.take(delta);
                 entries::write(copy, delta, status);
             });
             if let Err(fault) = read {
@@ -437,14 +479,14 @@ impl Scanner {
                 return Err(announced(count, fault));
             }
             if is_first {
-                self.set_aside(record.at, index, high, None, count)?;
+                self.set_aside(record.at, index, walk.clock.last(), None, count)?;
             } else {
                 self.spool()?;
             }
-            self.horizon.advance(step, u64::MAX, high);
+            self.horizon.advance(step, Place::MAX, walk.clock.last());
             left -= step;
         }
-        self.repeated(reader.position(), index, count, (time, high, low));
+        self.repeated(reader.position(), index, count, walk);
         Ok(())
     }
 
@@ -456,10 +498,10 @@ impl Scanner {
     }
 
     #[inline(always)]
-    fn repeated(&mut self, end: u64, index: usize, count: u32, (time, high, low): (u64, u64, u64)) {
+    fn repeated(&mut self, end: u64, index: usize, count: u32, walk: Walk) {
         let thread = &mut self.threads[index];
         thread.repeated_at = end;
-        (thread.last_time, thread.high, thread.low) = (time, high, low);
+        thread.walk = walk;
         thread.samples += u64::from(count);
         let depth = thread.depth;
         self.count(REPEAT, count, depth);
@@ -481,7 +523,7 @@ impl Scanner {
         &mut self,
         at: u64,
         index: usize,
-        first_key: u64,
+        first: Place,
         change: Option<StackChange>,
         samples: u32,
     ) -> Result<()> {
@@ -492,7 +534,7 @@ impl Scanner {
         }
         let spool = late.spool.get_or_insert_with(|| SpooledTempFile::new(SPOOL_MEMORY));
         let spool_at = spool.stream_position()?;
-        late.records.push(LateRecord { first_key, at, thread: index as u32, samples, spool_at, change });
+        late.records.push(LateRecord { first, at, thread: index as u32, samples, spool_at, change });
         self.spool()
     }
 
@@ -508,10 +550,10 @@ impl Scanner {
         let (threads, changed_at) = (&self.threads, self.changed_at);
         let mut ended: Vec<usize> =
             (0..threads.len()).filter(|index| threads[*index].repeated_at > changed_at).collect();
-        ended.sort_unstable_by_key(|index| (threads[*index].low, threads[*index].repeated_at));
+        ended.sort_unstable_by_key(|index| (threads[*index].walk.low, threads[*index].repeated_at));
         for pair in ended.windows(2) {
             let (first, second) = (&threads[pair[0]], &threads[pair[1]]);
-            if first.low == second.low && !(first.has_changed && second.has_changed) {
+            if first.walk.low == second.walk.low && !(first.has_changed && second.has_changed) {
                 self.order.came(pair[0] as u32, pair[1] as u32);
             }
         }
@@ -523,7 +565,8 @@ impl Scanner {
         let rank = self.order.rank(&keys);
         let mut sorted: Vec<(u32, &Thread)> = rank.iter().copied().zip(&self.threads).collect();
         sorted.sort_unstable_by_key(|(rank, _)| *rank);
-        let span = |thread: &Thread| (thread.samples > 0).then_some((thread.low, thread.high));
+        let span =
+            |thread: &Thread| (thread.samples > 0).then_some((thread.walk.low, thread.walk.clock.high()));
         self.scan.threads = sorted
             .into_iter()
             .map(|(_, thread)| ThreadScan {
@@ -537,8 +580,9 @@ impl Scanner {
             record.thread = rank[record.thread as usize];
         }
         self.scan.bounds = self.horizon.bounds();
-        // Stable: records of one key stay in file order.
-        self.late.records.sort_by_key(|record| record.first_key);
+        self.scan.rank = rank;
+        // Stable: records of one place stay in file order.
+        self.late.records.sort_by_key(|record| record.first);
         let windows = self.windows.and_then(|windows| windows.finish(keys));
         Scanned { scan: self.scan, late: self.late, fault: None, windows }
     }

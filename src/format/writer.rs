@@ -117,11 +117,22 @@ impl<W: Write + Seek> Writer<W> {
     /// Errors of the sink.
     pub(crate) fn added(&mut self, samples: u64) -> Result<()> {
         self.samples += samples;
-        let whole = self.piece.len() - self.piece.len() % PIECE;
-        if whole > 0 {
-            self.region.write_all(&self.piece[..whole])?;
-            self.piece.drain(..whole);
+        self.hand_on()
+    }
+
+    /// Writes what is there of the sample data, in whole pieces.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the sink.
+    #[inline]
+    pub(crate) fn hand_on(&mut self) -> Result<()> {
+        if self.piece.len() < PIECE {
+            return Ok(());
         }
+        let whole = self.piece.len() - self.piece.len() % PIECE;
+        self.region.write_all(&self.piece[..whole])?;
+        self.piece.drain(..whole);
         Ok(())
     }
 

@@ -8,12 +8,14 @@ mod facts;
 mod frame;
 mod ids;
 mod lanes;
+mod order;
 
 pub use count::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use frame::{Frame, Location, StringTable, Tables};
 pub use ids::IdSet;
 pub use lanes::{Cut, Lane, Lanes, Slice, StackRun};
+pub use order::{Clock, Place, keys};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may
 /// stand in several interpreters.

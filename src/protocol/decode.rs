@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
 use crate::error::{Error, Result};
+use crate::model::ThreadKey;
 use crate::protocol::encode::{NULL, is_run_id};
 use crate::protocol::message::{Agg, End, ErrorMessage, FrameDef, Heartbeat, Loss, Meta, StrDef, VERSION};
 use crate::protocol::parse;
@@ -84,6 +85,11 @@ pub struct ThreadColumns {
 }
 
 impl ThreadColumns {
+    /// Thread and interpreter.
+    pub fn key(&self) -> ThreadKey {
+        ThreadKey { interpreter_id: self.interpreter_id, thread_id: self.thread_id }
+    }
+
     /// Node of each sample; [`u32::MAX`] for an empty stack.
     pub fn nodes(&self) -> impl Iterator<Item = u32> {
         self.stacks.iter().flat_map(|(node, samples)| std::iter::repeat_n(*node, *samples))

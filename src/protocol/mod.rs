@@ -10,6 +10,7 @@ mod columns;
 mod cpython;
 mod decode;
 mod encode;
+pub(crate) mod group;
 pub mod message;
 mod msgpack;
 mod parse;

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use tempfile::SpooledTempFile;
 
-use super::intake::{Event, Intake, RunHead};
-use super::{Outcome, ProfileOptions, whole};
+use super::intake::{Intake, RunHead};
+use super::{Outcome, ProfileOptions, threads, whole};
+use crate::convert::defined::Definitions;
 use crate::convert::merge::Merge;
 use crate::convert::options::Flush;
 use crate::error::Result;
@@ -42,14 +43,19 @@ use crate::protocol::RawColumns;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ToChunks<F> {
+    intake: Intake,
+    chunks: Chunks<F>,
+}
+
+/// Samples in order into chunks.
+struct Chunks<F> {
     packing: Packing,
     threads: usize,
     flush: Flush,
-    intake: Intake,
     commit: F,
     open: Option<OpenChunk>,
     /// Chunks and samples that were handed on.
-    chunks: u64,
+    index: u64,
     samples: u64,
     cut_stacks: u64,
 }
@@ -66,17 +72,17 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     /// Starts a profile whose chunks close as `flush` says, or before they pass [`CHUNK_SAMPLES`]. `commit`
     /// is handed each of them.
     pub fn new(options: ProfileOptions, flush: Flush, commit: F) -> Self {
-        ToChunks {
+        let chunks = Chunks {
             packing: options.packing,
             threads: options.threads,
             flush,
-            intake: Intake::new(options.run_id),
             commit,
             open: None,
-            chunks: 0,
+            index: 0,
             samples: 0,
             cut_stacks: 0,
-        }
+        };
+        ToChunks { intake: Intake::new(options.run_id), chunks }
     }
 
     /// Takes the stream's line of this number, from 1. A message that is damaged or out of place is
@@ -86,33 +92,72 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     ///
     /// Errors of `commit`, and a second run where none was chosen.
     pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
-        if let Event::Samples = self.intake.line(number, line)? {
-            let mut left = whole(&self.intake.columns);
-            while left.iter().any(|range| !range.is_empty()) {
-                self.add(&mut left)?;
-            }
+        let ToChunks { intake, chunks, .. } = self;
+        intake.line(number, line, |group, run, definitions| chunks.add_all(group, run, definitions))
+    }
+
+    /// Ends the stream and its last chunk, which says what was measured over the run.
+    ///
+    /// # Errors
+    ///
+    /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
+    /// errors of `commit`.
+    pub fn finish(self) -> Result<Outcome<()>> {
+        let ToChunks { mut intake, mut chunks } = self;
+        intake.write_group(|group, run, definitions| chunks.add_all(group, run, definitions))?;
+        let Chunks { packing, threads, mut commit, open, index, mut samples, mut cut_stacks, .. } = chunks;
+        if let Some(open) = &open {
+            samples += open.writer.samples();
+            cut_stacks += open.merge.cut_stacks();
+        }
+        let ended = intake.finish(cut_stacks, samples)?;
+        // A chunk is closed by what comes behind it, so one is open unless there was no sample.
+        let open = match open {
+            Some(open) => open,
+            None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,
+        };
+        let end = if ended.losses.is_empty() { RunEnd::Complete } else { RunEnd::Incomplete };
+        commit(open.finish(&ended.run, index, end, ended.statistics.as_ref())?)?;
+        Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
+    }
+}
+
+impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
+    /// Adds raw messages that are in order together.
+    fn add_all(&mut self, group: &[RawColumns], run: &RunHead, definitions: &mut Definitions) -> Result<()> {
+        let mut left = whole(group);
+        while left.iter().any(|range| !range.is_empty()) {
+            self.add(group, &mut left, run, definitions)?;
         }
         Ok(())
     }
 
     /// Adds those of the samples that are left which go into one chunk.
-    fn add(&mut self, left: &mut [Range<usize>]) -> Result<()> {
+    fn add(
+        &mut self,
+        group: &[RawColumns],
+        left: &mut [Range<usize>],
+        run: &RunHead,
+        definitions: &mut Definitions,
+    ) -> Result<()> {
         let limit = self.flush.samples.unwrap_or(CHUNK_SAMPLES).min(CHUNK_SAMPLES);
         if let Some(open) = &self.open
             && let Some((first, last)) = open.keys
         {
-            let next = first_key(&keys(&open.merge, &self.intake.columns, left));
+            let next = first_key(&keys(&open.merge, group, left));
             let is_full = open.writer.samples() >= limit && next > last;
             if is_full || self.end_of_interval(first).is_some_and(|end| end <= next) {
-                self.close()?;
+                self.close(run)?;
             }
         }
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => self.open_chunk()?,
+            None => {
+                definitions.begin_profile();
+                OpenChunk::new(run.facts.clone(), self.packing, self.threads)?
+            }
         };
-        let Intake { columns, session, .. } = &mut self.intake;
-        let keys = keys(&open.merge, columns, left);
+        let keys = keys(&open.merge, group, left);
         let first = first_key(&keys);
         let begin = open.keys.map_or(first, |(first, _)| first);
         let end = self.flush.interval_us().and_then(|interval| begin.checked_add(interval));
@@ -128,13 +173,13 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
         let last = last.max().unwrap_or(first);
         open.keys = Some(open.keys.map_or((first, last), |(first, before)| (first, before.max(last))));
         drop(keys);
-        for (thread, range) in columns.threads().iter().zip(&ranges) {
+        for (thread, range) in threads(group).zip(&ranges) {
             for time in &thread.times_usec[range.clone()] {
                 let span = open.span_us.get_or_insert((*time, *time));
                 *span = (span.0.min(*time), span.1.max(*time));
             }
         }
-        open.merge.add(columns, &ranges, session.definitions_mut(), &mut open.writer);
+        open.merge.add(group, &ranges, definitions, &mut open.writer)?;
         open.writer.added(ranges.iter().map(|range| range.len() as u64).sum())?;
         self.open = Some(open);
         Ok(())
@@ -144,44 +189,14 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
         first.checked_add(self.flush.interval_us()?)
     }
 
-    fn open_chunk(&mut self) -> Result<OpenChunk> {
-        let facts = self.intake.run().map(|run| run.facts.clone()).unwrap_or_default();
-        self.intake.session.definitions_mut().begin_profile();
-        OpenChunk::new(facts, self.packing, self.threads)
-    }
-
     /// Hands on the open chunk, if there is one.
-    fn close(&mut self) -> Result<()> {
-        let (Some(open), Some(run)) = (self.open.take(), self.intake.run()) else { return Ok(()) };
+    fn close(&mut self, run: &RunHead) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
         self.samples += open.writer.samples();
         self.cut_stacks += open.merge.cut_stacks();
-        let chunk = open.finish(run, self.chunks, RunEnd::Open, None)?;
-        self.chunks += 1;
+        let chunk = open.finish(run, self.index, RunEnd::Open, None)?;
+        self.index += 1;
         (self.commit)(chunk)
-    }
-
-    /// Ends the stream and its last chunk, which says what was measured over the run.
-    ///
-    /// # Errors
-    ///
-    /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
-    /// errors of `commit`.
-    pub fn finish(self) -> Result<Outcome<()>> {
-        let ToChunks { packing, threads, intake, mut commit, open, chunks, .. } = self;
-        let (mut samples, mut cut_stacks) = (self.samples, self.cut_stacks);
-        if let Some(open) = &open {
-            samples += open.writer.samples();
-            cut_stacks += open.merge.cut_stacks();
-        }
-        let ended = intake.finish(cut_stacks, samples)?;
-        // A chunk is closed by what comes behind it, so one is open unless there was no sample.
-        let open = match open {
-            Some(open) => open,
-            None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,
-        };
-        let end = if ended.losses.is_empty() { RunEnd::Complete } else { RunEnd::Incomplete };
-        commit(open.finish(&ended.run, chunks, end, ended.statistics.as_ref())?)?;
-        Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
     }
 }
 
@@ -198,7 +213,7 @@ impl OpenChunk {
         end: RunEnd,
         statistics: Option<&Statistics>,
     ) -> Result<Chunk> {
-        self.merge.finish(&mut self.writer);
+        self.merge.finish(&mut self.writer)?;
         let span_us = self.span_us.unwrap_or_default();
         let wall_us = run.wall_us.filter(|_| self.span_us.is_some()).and_then(|(known_us, wall_us)| {
             let since = i128::from(span_us.0) - i128::from(known_us);
@@ -210,9 +225,9 @@ impl OpenChunk {
     }
 }
 
-/// The keys of the samples that are left of each of a message's threads.
-fn keys<'a>(merge: &Merge, columns: &'a RawColumns, left: &[Range<usize>]) -> Vec<Cow<'a, [u64]>> {
-    columns.threads().iter().zip(left).map(|(thread, range)| merge.keys(thread, range.clone())).collect()
+/// The keys of the samples that are left of each of a group's threads.
+fn keys<'a>(merge: &Merge, group: &'a [RawColumns], left: &[Range<usize>]) -> Vec<Cow<'a, [u64]>> {
+    threads(group).zip(left).map(|(thread, range)| merge.keys(thread, range.clone())).collect()
 }
 
 fn first_key(keys: &[Cow<'_, [u64]>]) -> u64 {

@@ -1,16 +1,25 @@
 //! The lines of a stream, up to where samples go into a profile.
 
+use crate::convert::defined::Definitions;
 use crate::convert::session::{Session, Step};
 use crate::error::{Error, Position, Result};
 use crate::model::{RunFacts, Statistics};
+use crate::protocol::group::Groups;
 use crate::protocol::message::Meta;
-use crate::protocol::{Message, RawColumns, decode};
+use crate::protocol::{Decoded, Message, RawColumns, decode};
+
+/// Columns that are kept for their room.
+const SPARE: usize = 8;
 
 /// Takes a stream's lines and keeps its rules.
 pub(super) struct Intake {
     chosen: Option<String>,
-    pub columns: RawColumns,
-    pub session: Session,
+    session: Session,
+    /// The raw messages that are in order together, and wait for more of them.
+    group: Vec<RawColumns>,
+    groups: Groups,
+    /// To be used again.
+    spare: Vec<RawColumns>,
     run: Option<RunHead>,
     unknown_types: u64,
     cpython: Option<(u64, u64)>,
@@ -28,15 +37,6 @@ pub(super) struct RunHead {
     pub wall_us: Option<(u64, i64)>,
 }
 
-/// What has to be done with a line.
-pub(super) enum Event {
-    Nothing,
-    /// The run begins.
-    Opened,
-    /// Samples are in the columns.
-    Samples,
-}
-
 /// What is known once the stream is over.
 pub(super) struct Ended {
     pub run: RunHead,
@@ -50,7 +50,9 @@ impl Intake {
         Intake {
             session: Session::new(chosen.clone()),
             chosen,
-            columns: RawColumns::default(),
+            group: Vec::new(),
+            groups: Groups::default(),
+            spare: Vec::new(),
             run: None,
             unknown_types: 0,
             cpython: None,
@@ -63,43 +65,87 @@ impl Intake {
         self.run.as_ref()
     }
 
-    /// Takes the stream's line of this number, from 1.
+    /// Takes the stream's line of this number, from 1, and hands samples that are due to `write`: raw messages that
+    /// are in order together.
     ///
     /// # Errors
     ///
-    /// A second run where none was chosen.
-    pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<Event> {
-        let decoded = match decode(line, &mut self.columns) {
-            Ok(decoded) => decoded,
+    /// A second run where none was chosen, and errors of `write`.
+    pub fn line(
+        &mut self,
+        number: u64,
+        line: &mut [u8],
+        write: impl FnMut(&[RawColumns], &RunHead, &mut Definitions) -> Result<()>,
+    ) -> Result<()> {
+        let mut columns = self.spare.pop().unwrap_or_default();
+        let taken = match decode(line, &mut columns) {
+            Ok(decoded) => self.message(number, &decoded, &columns, write)?,
             Err(fault) => {
                 self.session.lose(fault.at(Position::Line(number)));
-                return Ok(Event::Nothing);
+                false
             }
         };
+        let place = if taken { &mut self.group } else { &mut self.spare };
+        place.push(columns);
+        Ok(())
+    }
+
+    /// Takes a message; returns whether its columns go on with the group.
+    fn message(
+        &mut self,
+        number: u64,
+        decoded: &Decoded,
+        columns: &RawColumns,
+        write: impl FnMut(&[RawColumns], &RunHead, &mut Definitions) -> Result<()>,
+    ) -> Result<bool> {
         match &decoded.message {
             Message::CPython(_) => {
                 self.cpython.get_or_insert((decoded.envelope.version, number));
-                return Ok(Event::Nothing);
+                return Ok(false);
             }
             Message::Unknown(_) => self.unknown_types += 1,
+            // What the ids of the group mean ends here.
+            Message::Meta(_) | Message::StrDef(_) | Message::FrameDef(_) => self.write_group(write)?,
+            Message::Raw if self.session.follows(&decoded.envelope.run_id) => {
+                if !self.groups.goes_on(columns) {
+                    self.write_group(write)?;
+                }
+            }
             _ => {}
         }
-        match self.session.message(number, &decoded, &self.columns)? {
-            Step::Ignore | Step::Table => Ok(Event::Nothing),
-            Step::Opened(meta) => Ok(self.opened(number, decoded.envelope.run_id, *meta)),
+        match self.session.message(number, decoded, columns)? {
+            Step::Ignore | Step::Table => {}
+            Step::Opened(meta) => self.opened(number, decoded.envelope.run_id.clone(), *meta),
             Step::Samples if self.run.is_none() => {
                 let fault = Error::stream("samples before the first meta of their run");
                 self.session.lose(fault.at(Position::Line(number)));
-                Ok(Event::Nothing)
             }
             Step::Samples => {
                 self.raw_messages += 1;
-                Ok(Event::Samples)
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
-    fn opened(&mut self, number: u64, id: String, meta: Meta) -> Event {
+    /// Hands the samples that wait to `write`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `write`.
+    pub fn write_group(
+        &mut self,
+        mut write: impl FnMut(&[RawColumns], &RunHead, &mut Definitions) -> Result<()>,
+    ) -> Result<()> {
+        if let (Some(run), false) = (&self.run, self.group.is_empty()) {
+            write(&self.group, run, self.session.definitions_mut())?;
+            self.spare.append(&mut self.group);
+            self.spare.truncate(SPARE);
+        }
+        Ok(())
+    }
+
+    fn opened(&mut self, number: u64, id: String, meta: Meta) {
         let wall_us = meta.start_usec.zip(meta.wall_usec);
         if let Some(run) = &mut self.run {
             run.wall_us = wall_us.or(run.wall_us);
@@ -107,11 +153,10 @@ impl Intake {
                 let fault = "the facts of the run differ from those of its first batch";
                 self.session.lose(Error::stream(fault).at(Position::Line(number)));
             }
-            return Event::Nothing;
+            return;
         }
         let facts = facts_of(&meta, number, &mut self.session);
         self.run = Some(RunHead { id, facts, meta, wall_us });
-        Event::Opened
     }
 
     /// Ends the stream, of whose samples `written` are in the profile, `cut` of them with fewer frames.

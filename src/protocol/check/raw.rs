@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::model::ThreadKey;
+use crate::model::{Clock, Place, ThreadKey};
 use crate::protocol::check::Report;
 use crate::protocol::decode::RawColumns;
 use crate::protocol::encode::NULL;
+use crate::protocol::group::Groups;
 
 /// Threads of one run that are told apart. A stream with more is not held against rules about threads.
 const THREADS: usize = 1024 * 1024;
@@ -18,15 +19,13 @@ pub(super) struct Room {
     threads: Vec<ThreadKey>,
 }
 
-/// Place of a sample in time order: the highest time that its thread has reached, and how many
-/// samples the thread had there before.
-type Place = (u64, u64);
-
 /// Where the threads of a run are.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     known: HashMap<ThreadKey, Thread>,
-    /// The last sample of the messages so far, in time order.
+    groups: Groups,
+    /// The last sample, in time order, of the groups before the current one, and of that one.
+    before: Option<Place>,
     last: Option<Place>,
     /// Samples are missing, or threads too many.
     unknown_order: bool,
@@ -35,7 +34,7 @@ pub(super) struct Threads {
 
 #[derive(Clone, Copy, Debug)]
 struct Thread {
-    place: Place,
+    clock: Clock,
     /// The last batch that has a sample of it.
     batch: u64,
 }
@@ -105,13 +104,13 @@ pub(super) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Rep
 }
 
 impl Threads {
-    /// Samples are missing: the order of those that follow cannot be known.
     /// A part of the run begins: its times have to do with those before it as little as its ids.
     pub fn open_part(&mut self) {
-        self.last = None;
-        self.known.values_mut().for_each(|thread| thread.place = Place::default());
+        (self.before, self.last) = (None, None);
+        self.known.values_mut().for_each(|thread| thread.clock = Clock::default());
     }
 
+    /// Samples are missing: the order of those that follow cannot be known.
     pub fn lose_order(&mut self) {
         self.unknown_order = true;
     }
@@ -124,49 +123,45 @@ impl Threads {
     /// Takes the samples of a message of the run's `batch`-th batch.
     pub fn add(&mut self, columns: &RawColumns, batch: u64, report: &mut Report<'_>) -> Sums {
         let mut sums = Sums { samples: columns.samples, ..Sums::default() };
+        if !self.groups.goes_on(columns) {
+            self.before = self.last;
+        }
         let mut first: Option<(Place, u64)> = None;
-        let mut last: Option<Place> = None;
         for thread in columns.threads() {
             let Some(&start) = thread.times_usec.first() else { continue };
-            let key = ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id };
+            let key = thread.key();
             if self.known.len() >= THREADS && !self.known.contains_key(&key) {
                 self.too_many = true;
                 self.unknown_order = true;
                 self.known.clear();
             }
             let before = self.known.get(&key).copied();
-            let mut place = before.map_or((start, 0), |thread| after(thread.place, start));
+            let mut clock = before.map_or(Clock::default(), |thread| thread.clock);
+            let mut place = clock.take(start);
             if first.is_none_or(|(first, _)| place < first) {
                 first = Some((place, thread.thread_id));
             }
             let (mut low, mut high) = (start, start);
             for &time in &thread.times_usec[1..] {
-                place = after(place, time);
+                place = clock.take(time);
                 low = low.min(time);
                 high = high.max(time);
             }
             sums.cover(low, high);
             sums.empty += thread.empty() as u64;
             sums.threads += u64::from(before.is_none_or(|thread| thread.batch != batch));
-            last = last.max(Some(place));
-            self.known.insert(key, Thread { place, batch });
+            self.last = self.last.max(Some(place));
+            self.known.insert(key, Thread { clock, batch });
         }
-        if let (Some((place, thread)), Some(before)) = (first, self.last)
+        if let (Some((place, thread)), Some(before)) = (first, self.before)
             && place < before
             && !self.unknown_order
         {
             report.say(format!(
                 "out of time order: a sample of thread {thread} at {} comes behind one at {} in an earlier message",
-                place.0, before.0
+                place.key, before.key
             ));
         }
-        self.last = self.last.max(last);
         sums
     }
-}
-
-/// The place of a thread's next sample.
-#[inline]
-fn after((highest, nth): Place, time: u64) -> Place {
-    if time > highest { (time, 0) } else { (highest, nth + 1) }
 }

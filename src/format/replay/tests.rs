@@ -1,0 +1,198 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::{ErrorKind, Result};
+use crate::format::header::ByteOrder;
+use crate::format::record::{self, Change, REPEAT};
+use crate::format::scan::{Region, Scanned};
+use crate::format::varint;
+use crate::limits::THREADS;
+use crate::model::{Clock, Cut, ThreadKey};
+
+const START: u64 = 1_000_000;
+/// Samples that records may be out of order here, so that small regions have late ones.
+const REORDER: usize = 2 * BLOCK as usize;
+
+/// A record: its thread, whether it changes the stack, and its samples.
+#[derive(Clone, Debug)]
+struct Made {
+    thread: u64,
+    is_change: bool,
+    samples: Vec<(u64, u8)>,
+}
+
+fn thread(thread_id: u64) -> ThreadKey {
+    ThreadKey { interpreter_id: 0, thread_id }
+}
+
+fn region(records: &[Made]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for record in records {
+        if record.is_change {
+            record::write_change(
+                &mut bytes,
+                thread(record.thread),
+                record.samples[0],
+                Change::full(1),
+                std::iter::once(0),
+            );
+            continue;
+        }
+        record::write_head(&mut bytes, thread(record.thread), REPEAT);
+        varint::write(&mut bytes, record.samples.len() as u64);
+        record.samples.iter().for_each(|(delta, status)| entries::write(&mut bytes, *delta, *status));
+    }
+    bytes
+}
+
+fn reader(bytes: &[u8]) -> RecordReader<'_> {
+    RecordReader::new(Box::new(bytes), bytes.len() as u64, ByteOrder::Little, record::Place::File(0))
+}
+
+fn scan(bytes: &[u8]) -> Result<Scanned> {
+    Region { reader: reader(bytes), start_us: START, frames: 1, windows: None, reorder: REORDER }.scan()
+}
+
+/// All samples of a region in order, slowly and obviously: collected and sorted by the rule.
+fn sorted(records: &[Made], rank: impl Fn(u64) -> usize, threads: usize) -> Vec<(Place, usize, u64, u8)> {
+    let mut clocks = vec![(START, Clock::default()); threads];
+    let mut samples = Vec::new();
+    for record in records {
+        let lane = rank(record.thread);
+        let (time, clock) = &mut clocks[lane];
+        for (delta, status) in &record.samples {
+            *time = time.wrapping_add(*delta);
+            samples.push((clock.take(*time), lane, *time, *status));
+        }
+    }
+    samples.sort_by_key(|(place, lane, ..)| (*place, *lane));
+    samples
+}
+
+/// Replays a region `wanted` samples at a time, against the list; tells how many samples waited at most.
+fn check(records: &[Made], wanted: usize) -> usize {
+    let bytes = region(records);
+    let Scanned { scan, mut late, fault, .. } = scan(&bytes).expect("memory");
+    assert!(fault.is_none(), "{fault:?}");
+    let rank = |id: u64| scan.threads.iter().position(|of| of.thread == thread(id)).expect("a thread");
+    let ranks: Vec<usize> = (0..=records.iter().map(|record| record.thread).max().unwrap_or(0))
+        .map(|id| if records.iter().any(|record| record.thread == id) { rank(id) } else { usize::MAX })
+        .collect();
+    let expected = sorted(records, |id| ranks[id as usize], scan.threads.len());
+    let mut replay = Replay::new(reader(&bytes), &scan, START, &mut late);
+    let (mut done, mut most) = (0, 0);
+    loop {
+        replay.load(wanted).expect("memory");
+        let before = replay.complete_before();
+        let lanes = replay.lanes();
+        most = most.max(lanes.waiting());
+        let taken = lanes.cut(wanted, before, Cut::Down);
+        if taken == 0 {
+            break;
+        }
+        let mut these = expected[done..done + taken].to_vec();
+        these.sort_by_key(|(_, lane, ..)| *lane);
+        let found = lanes.slices().flat_map(|slice| {
+            let samples = slice.times().iter().zip(slice.status());
+            samples.map(move |(time, status)| (slice.index(), *time, *status)).collect::<Vec<_>>()
+        });
+        assert!(found.eq(these.into_iter().map(|(_, lane, time, status)| (lane, time, status))));
+        lanes.advance();
+        done += taken;
+    }
+    assert_eq!(done, expected.len());
+    most
+}
+
+/// Threads' records, each thread's in order, in any order over threads: the numbers choose whose is next.
+fn interleaved(mut threads: Vec<Vec<Made>>, choices: &[usize]) -> Vec<Made> {
+    let mut records = Vec::new();
+    let mut choices = choices.iter().cycle();
+    threads.iter_mut().for_each(|records| records.reverse());
+    threads.retain(|records| !records.is_empty());
+    while !threads.is_empty() {
+        let at = choices.next().expect("some") % threads.len();
+        records.extend(threads[at].pop());
+        threads.retain(|records| !records.is_empty());
+    }
+    records
+}
+
+/// A record's shape: its samples, the step of the clock, and how often it stands still or goes back.
+fn shape() -> impl Strategy<Value = (usize, u64, u8)> {
+    (prop_oneof![4 => 1usize..4, 2 => 100usize..3000], 0u64..40, 0u8..8)
+}
+
+fn made(id: usize, number: usize, (count, step, oddity): (usize, u64, u8)) -> Made {
+    let delta = |n: usize| match (oddity, n % 7) {
+        (0, _) => 0,
+        (1, 3) => 30u64.wrapping_neg(),
+        (2, 0..3) => 0,
+        _ => step,
+    };
+    let samples = (0..count).map(|n| (delta(n), (n + number) as u8)).collect();
+    Made { thread: id as u64, is_change: count == 1, samples }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn records_in_any_order_are_replayed_in_that_of_a_sorted_list(
+        threads in prop::collection::vec(prop::collection::vec(shape(), 1..25), 1..7),
+        choices in prop::collection::vec(0usize..50, 1..20),
+        wanted in prop::sample::select(vec![1000, 7000]),
+    ) {
+        let threads = threads.into_iter().enumerate().map(|(id, shapes)| {
+            shapes.into_iter().enumerate().map(|(number, shape)| made(id, number, shape)).collect()
+        });
+        check(&interleaved(threads.collect(), &choices), wanted);
+    }
+}
+
+/// As CPython writes a pool: all runs are full at once, and stand one behind the other.
+fn pool(idle: usize, run: usize, rounds: usize, step: u64) -> Vec<Made> {
+    (0..rounds)
+        .flat_map(|round| {
+            let busy = (0..run).map(move |n| Made {
+                thread: 0,
+                is_change: true,
+                samples: vec![(if (round, n) == (0, 0) { 10 } else { step }, 5)],
+            });
+            let idle = (1..=idle as u64).map(move |thread| {
+                let mut samples = vec![(step, 4); run];
+                if round == 0 {
+                    samples[0].0 = 10;
+                }
+                Made { thread, is_change: false, samples }
+            });
+            busy.chain(idle)
+        })
+        .collect()
+}
+
+#[test]
+fn idle_threads_wait_in_bounded_memory_and_come_in_order() {
+    for (idle, run) in [(20, 3000), (200, 400)] {
+        let most = check(&pool(idle, run, 4, 100), 2000);
+        // The window, what is wanted, and what late records are loaded ahead by.
+        assert!(most < 2 * REORDER + 2 * 4096 + 4096 * 21, "{most} samples of {idle} threads waited");
+    }
+}
+
+#[test]
+fn a_clock_that_stands_still_gives_up_neither_order_nor_memory() {
+    let most = check(&pool(20, 3000, 4, 0), 2000);
+    assert!(most < 2 * REORDER + 2 * 4096 + 4096 * 21, "{most} samples waited");
+}
+
+#[test]
+fn more_threads_than_the_limit_are_an_error_that_names_it() {
+    let records = |threads: usize| -> Vec<Made> {
+        (0..threads as u64).map(|thread| Made { thread, is_change: true, samples: vec![(10, 0)] }).collect()
+    };
+    assert!(scan(&region(&records(THREADS))).expect("not too many").fault.is_none());
+    let error = scan(&region(&records(THREADS + 1))).err().expect("too many");
+    assert_eq!(error.kind(), ErrorKind::Limit);
+    assert!(error.to_string().contains(&THREADS.to_string()), "{error}");
+}
