@@ -186,7 +186,10 @@ impl Run {
     /// Its streams are well-formed and hold the same as the profile; they become a profile again.
     fn check(&self) {
         for stream in [&self.stream, &self.tables] {
-            assert_eq!(findings(stream), [], "our own stream is well-formed");
+            let mut findings = findings(stream);
+            // A wall clock may be set while a run goes on, and then chunks say so.
+            findings.retain(|finding| !finding.what.starts_with("wall_usec does not go"));
+            assert_eq!(findings, [], "our own stream is well-formed");
         }
         assert!(self.tables == self.counted_tables, "counting ahead gives the same stream");
 
@@ -371,11 +374,18 @@ pub fn to_binary(input: &[u8]) {
         (Err(_), Err(_)) => return,
         (Ok(_), Err(error)) | (Err(error), Ok(_)) => panic!("both layouts take the same streams: {error}"),
     };
-    let samples = sound_samples(&made.profile);
-    assert!(samples == sound_samples(&chunks.profile), "both layouts hold the same samples");
-    if findings(input).is_empty() && !tells_of_loss(input) {
+    let (mut whole, mut in_chunks) = (sound_samples(&made.profile), sound_samples(&chunks.profile));
+    let is_well_formed = findings(input).is_empty();
+    if is_well_formed && !tells_of_loss(input) {
         assert_eq!(made.losses, [""; 0], "a well-formed stream loses nothing");
     }
+    if !is_well_formed {
+        // A thread that stands twice in a message has no order of its own.
+        for rows in whole.values_mut().chain(in_chunks.values_mut()) {
+            rows.sort_unstable();
+        }
+    }
+    assert!(whole == in_chunks, "both layouts hold the same samples");
     runs(&made.profile).iter().for_each(Run::check);
     runs(&chunks.profile).iter().for_each(Run::check);
 }
