@@ -377,7 +377,9 @@ pub fn to_binary(input: &[u8]) {
     let (mut whole, mut in_chunks) = (sound_samples(&made.profile), sound_samples(&chunks.profile));
     let is_well_formed = findings(input).is_empty();
     if is_well_formed && !tells_of_loss(input) {
-        assert_eq!(made.losses, [""; 0], "a well-formed stream loses nothing");
+        // A profile holds only the modes and versions of CPython.
+        let lost = made.losses.iter().filter(|loss| !loss.contains("has no place in a profile"));
+        assert_eq!(lost.collect::<Vec<_>>(), [""; 0], "a well-formed stream loses nothing");
     }
     if !is_well_formed {
         // A thread that stands twice in a message has no order of its own.
