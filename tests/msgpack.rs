@@ -5,6 +5,7 @@ mod common;
 use common::{answered_profiles, data, messages, name, profile_of, run, stream_of};
 use rmpv::Value;
 use sha2::{Digest, Sha256};
+use tachyon_jsonl::protocol::FromMsgpack;
 
 /// The frames of a file, as maps.
 fn frames(mut bytes: &[u8]) -> Vec<Value> {
@@ -85,6 +86,22 @@ fn keys_and_values_are_those_of_the_lines() {
     );
     let digest: String = Sha256::digest(facts).iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(get(header, "config_digest").as_str(), Some(digest.as_str()));
+}
+
+/// A later version may add any key.
+#[test]
+fn a_message_with_a_key_of_the_header_is_a_message() {
+    let bytes = stream_of(&data("cpython/tiny_script_none.bin"), &["--format", "msgpack"]);
+    let expected = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let mut values = frames(&bytes);
+    for value in &mut values[1..] {
+        let Value::Map(entries) = value else { panic!("a map") };
+        entries.push((Value::from("magic"), Value::from("xyz")));
+    }
+    let bytes = framed(&values);
+    let mut lines = String::new();
+    std::io::Read::read_to_string(&mut FromMsgpack::new(bytes.as_slice()), &mut lines).expect("lines");
+    assert_eq!(lines.replace(",\"magic\":\"xyz\"", "").as_bytes(), expected);
 }
 
 #[test]

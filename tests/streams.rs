@@ -226,6 +226,46 @@ fn n05_a_duplicate_key_is_damage() {
     );
 }
 
+/// Also one of the envelope, in a line that is read without looking at all of it.
+#[test]
+fn a_key_of_the_envelope_stands_once() {
+    let stream = stream_of(&data("malformed/00_good_plain.bin"), &[]);
+    let stream = String::from_utf8(stream).expect("UTF-8");
+    for key in ["\"type\":\"end\"", "\"v\":2", "\"run_id\":\"r\"", "\"seq\":7"] {
+        for (number, line) in stream.lines().enumerate() {
+            let end = line.len() - 1;
+            let twice = stream.replacen(line, &format!("{},{key}}}", &line[..end]), 1);
+            let ran = to_bin(twice.as_bytes(), &["--strict"]);
+            assert_eq!(ran.code, 1, "{line}");
+            assert!(ran.stderr.contains("duplicate field"), "{}", ran.stderr);
+            assert!(ran.stderr.contains(&format!("(line {})", number + 1)), "{}", ran.stderr);
+        }
+    }
+    let labelled =
+        stream.replacen("\"clock\"", "\"labels\":{\"type\":\"seq\",\"v\":\"run_id\"},\"clock\"", 1);
+    assert_eq!(to_bin(labelled.as_bytes(), &["--strict"]).code, 0);
+}
+
+/// Each batch defines what it uses, so that a lost definition costs the names of its own batch.
+#[test]
+fn a_name_that_comes_late_is_that_of_all_samples_behind_it() {
+    let options = ["--flush", "samples:3"];
+    let stream = stream_of(&data("malformed/00_good_plain.bin"), &options);
+    let without_first: Vec<u8> =
+        lines(&stream).into_iter().enumerate().filter(|(n, _)| *n != 1).flat_map(|(_, l)| l).collect();
+    let ran = to_bin(&without_first, &[]);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    let nameless = |threads: std::collections::BTreeMap<_, Vec<common::Sample>>| -> usize {
+        threads.values().flatten().filter(|(.., stack)| stack.contains("<undefined")).count()
+    };
+    let whole = common::consumer::read(&run(&["from-bin", "-q"], &ran.stdout).stdout).threads;
+    let chunks = to_bin(&without_first, &["--layout", "v2", "--flush", "samples:3"]);
+    let chunks = common::consumer::read(&run(&["from-bin", "-q"], &chunks.stdout).stdout).threads;
+    assert_eq!(whole, chunks);
+    let lost = nameless(whole);
+    assert!((1..=4).contains(&lost), "{lost}");
+}
+
 #[test]
 fn s10_an_undefined_frame_keeps_its_sample_and_a_redefinition_is_told() {
     let stream = String::from_utf8(stream_of(&data("malformed/00_good_plain.bin"), &[])).expect("UTF-8");

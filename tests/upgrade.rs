@@ -250,6 +250,7 @@ fn what_contradicts_itself_is_never_complete() {
         assert_eq!(ran.code, 3, "{wrong}");
         let text = String::from_utf8_lossy(&ran.stdout).into_owned();
         assert!(text.contains("\"complete\":false") && text.contains("\"type\":\"error\""), "{text}");
+        assert_eq!(common::findings(&ran.stdout), [""; 0], "{wrong}");
         assert_eq!(run(&["upgrade", "--strict"], wrong.as_bytes()).code, 1);
         let sound = data("cases/cpython_v0.jsonl");
         let compared = run(&["diff", sound.to_str().expect("UTF-8"), "-"], wrong.as_bytes());

@@ -14,6 +14,8 @@ use crate::protocol::message::{FrameDef, StrDef};
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     strings: FxHashMap<u32, Defined<Vec<u8>>>,
+    /// Frames that are in the profile without a name, by the string that was missing.
+    nameless: FxHashMap<u32, Vec<u32>>,
     frames: FxHashMap<u32, Frame>,
     places: Places,
     /// What is in the profile from batches whose ids are forgotten.
@@ -31,6 +33,7 @@ struct Defined<T> {
 impl Definitions {
     /// A batch begins whose ids mean something else.
     pub fn forget(&mut self) {
+        self.nameless.clear();
         self.forgets = true;
         self.strings.clear();
         self.frames.clear();
@@ -40,6 +43,7 @@ impl Definitions {
 
     /// What was put into the profile is not in the next one.
     pub fn begin_profile(&mut self) {
+        self.nameless.clear();
         self.strings.values_mut().for_each(|string| string.index = None);
         self.places.begin_profile();
         self.known_strings.clear();
@@ -56,6 +60,10 @@ impl Definitions {
             };
             define(&mut self.strings, *id, bytes)
                 .map_err(|()| Error::stream(format!("string {id} is defined again with another value")))?;
+            // From here on these frames have it.
+            for frame in self.nameless.remove(id).unwrap_or_default() {
+                self.places.set(frame, Place::Unused);
+            }
         }
         Ok(())
     }
@@ -122,6 +130,11 @@ impl Definitions {
                 return index;
             }
         };
+        for name in [value.path, value.function] {
+            if !self.strings.contains_key(&name) {
+                self.nameless.entry(name).or_default().push(id);
+            }
+        }
         let path = self.string(value.path, sink);
         let function = self.string(value.function, sink);
         let frame = Frame { path, function, ..value };

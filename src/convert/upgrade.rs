@@ -193,6 +193,22 @@ impl Run {
         }
     }
 
+    /// The counts of the frames, and of all samples: each has one innermost frame. Counts that contradict this,
+    /// which is told as a fault, are made to fit.
+    fn table(&self) -> (Vec<(u32, Counts)>, u64) {
+        let mut total = 0;
+        let mut rows = Vec::with_capacity(self.counts.len());
+        for (frame, counts) in &self.counts {
+            let self_ = counts.self_.min(u64::MAX - total);
+            total += self_;
+            rows.push((*frame, Counts { self_, ..*counts }));
+        }
+        for (_, counts) in &mut rows {
+            counts.cumulative = counts.cumulative.clamp(counts.self_, total);
+        }
+        (rows, total)
+    }
+
     /// The run as lines.
     fn written(&mut self, max_line: usize, faults: &[String]) -> Vec<u8> {
         let undefined: Vec<u32> =
@@ -215,13 +231,9 @@ impl Run {
         let str_defs = bodies::str_defs(0, strings, limit(&encoder, MessageType::StrDef));
         let frames = self.frames.iter().map(|(id, frame)| (*id, frame_of(frame)));
         let frame_defs = bodies::frame_defs(0, frames, limit(&encoder, MessageType::FrameDef));
-        let head = Agg {
-            kind: "frame".to_string(),
-            scope: "final".to_string(),
-            samples_total: self.samples_total,
-            ..Agg::default()
-        };
-        let rows: Vec<_> = self.counts.iter().map(|(frame, counts)| (*frame, *counts)).collect();
+        let (rows, samples_total) = self.table();
+        let head =
+            Agg { kind: "frame".to_string(), scope: "final".to_string(), samples_total, ..Agg::default() };
         let aggs = bodies::aggs(&head, &rows, limit(&encoder, MessageType::Agg));
         let meta = Meta {
             messages: (str_defs.len() + frame_defs.len() + aggs.len()) as u64,
@@ -245,7 +257,7 @@ impl Run {
             complete: faults.is_empty(),
             batches: 1,
             messages: encoder.next_seq() + 1,
-            samples_total: self.samples_total,
+            samples_total,
             ..End::default()
         };
         encoder.message(&mut out, MessageType::End, &end);

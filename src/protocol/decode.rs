@@ -206,6 +206,9 @@ fn body(
     body_at: Option<usize>,
     columns: &mut RawColumns,
 ) -> Result<Message> {
+    if kind != MessageType::Raw {
+        sole_envelope(line, body_at)?;
+    }
     Ok(match kind {
         MessageType::Meta => Message::Meta(Box::new(general(line)?)),
         MessageType::StrDef => {
@@ -217,6 +220,7 @@ fn body(
         MessageType::Raw => {
             let canonical = body_at.and_then(|at| parse::raw(&line[at..], columns));
             if canonical.is_none() {
+                sole_envelope(line, body_at)?;
                 general_raw(line, columns)?;
             }
             columns.check()?;
@@ -278,6 +282,19 @@ fn canonical_envelope(line: &[u8]) -> Option<Head<'static>> {
     let run_id = text(run_id).filter(|run_id| is_run_id(run_id))?.to_string();
     let envelope = Envelope { version: VERSION, run_id, seq: Some(text(seq)?.parse().ok()?) };
     Some((Cow::Borrowed(kind.name()), envelope, Some(line.len() - body.len())))
+}
+
+/// Whether the keys of an envelope in our own shape do not come again behind it. A body in our own shape has no
+/// room for them, so one that is read as such need not be asked.
+fn sole_envelope(line: &[u8], body_at: Option<usize>) -> Result<()> {
+    let Some(body) = body_at.and_then(|at| line.get(at..)) else { return Ok(()) };
+    let keys: [&[u8]; 4] = [b"\"type\"", b"\"v\"", b"\"run_id\"", b"\"seq\""];
+    let is_key = |at: usize| keys.iter().any(|key| body[at..].starts_with(key));
+    if memchr::memchr_iter(b'"', body).any(is_key) {
+        // It may as well be a value, or a key of something within.
+        general_envelope(line)?;
+    }
+    Ok(())
 }
 
 fn general_envelope(line: &[u8]) -> Result<Head<'static>> {

@@ -52,7 +52,8 @@ impl<R: Read> FromMsgpack<R> {
                 }
                 Err(error) => return Err(error),
             };
-            if let Some(magic) = get(&map, "magic") {
+            // A message may have a key of this name, too.
+            if let Some(magic) = get(&map, "magic").filter(|_| get(&map, "type").is_none()) {
                 self.header(magic, &map).map_err(|error| error.at(at))?;
                 self.any = true;
                 continue;
