@@ -123,7 +123,7 @@ fn a_ring_is_put_in_order_and_the_chunks_that_are_missing_within_a_run_are_told(
 }
 
 #[test]
-fn without_a_header_the_byte_order_is_that_in_which_there_are_samples() {
+fn without_a_header_samples_of_either_byte_order_are_saved() {
     for file in ["legacy/new_bigendian_none.bin", "cpython/wall_all_100hz_none.bin"] {
         let mut bytes = read(file);
         let samples = Profile::open(Cursor::new(bytes.clone())).expect("sound").contents().scan.samples;
