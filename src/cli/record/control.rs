@@ -240,4 +240,25 @@ mod tests {
         assert_eq!(error.to_string(), "a snapshot is a file, not a name");
         assert_eq!(snapshot_path(Path::new("file:a:b")).expect("a file"), Path::new("a:b"));
     }
+
+    #[test]
+    fn so_many_may_be_connected_and_one_more_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let _control = Control::listen(&path, |request| request.reply.send("here".to_string()).is_ok());
+        let ask = |client: &UnixStream| {
+            let mut line = String::new();
+            (&*client).write_all(b"status\n").expect("room");
+            BufReader::new(client).read_line(&mut line).expect("an answer");
+            line
+        };
+        let connect = || UnixStream::connect(&path).expect("somebody listens");
+        let clients: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
+        for client in &clients {
+            assert_eq!(ask(client), "here\n");
+        }
+        let mut line = String::new();
+        BufReader::new(connect()).read_line(&mut line).expect("an answer");
+        assert!(line.contains("too many are connected"), "{line}");
+    }
 }

@@ -406,3 +406,13 @@ impl Recorder<'_> {
 fn ended(exit: i32) -> String {
     if exit < 0 { format!("by signal {}", -exit) } else { format!("with exit status {exit}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_by_a_signal_or_with_a_status() {
+        assert_eq!([-9, 0, 3].map(ended), ["by signal 9", "with exit status 0", "with exit status 3"]);
+    }
+}
