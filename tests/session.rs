@@ -151,3 +151,22 @@ fn only_a_loss_that_ends_at_its_own_number_stands_for_messages() {
         assert_eq!(missing, is_told, "{losses:?}");
     }
 }
+
+/// Of CPython's own messages, too.
+#[test]
+fn of_several_runs_the_one_that_is_asked_for_is_read() {
+    let one = std::fs::read_to_string(data("cases/cpython_v1.jsonl")).expect("readable");
+    let id = "a".repeat(32);
+    assert!(one.contains(&id));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("two.jsonl");
+    let name = path.to_str().expect("UTF-8");
+    std::fs::write(&path, format!("{}{one}", one.replace(&id, &"b".repeat(32)))).expect("writable");
+    let several = common::run(&["diff", name, name], b"");
+    assert_eq!(several.code, 1, "{}", several.stderr);
+    assert!(several.stderr.contains("several runs"), "{}", several.stderr);
+    for id in ["a", "b"] {
+        let chosen = common::run(&["diff", name, name, "--run-id", &id.repeat(32)], b"");
+        assert_eq!(chosen.code, 0, "{}", chosen.stderr);
+    }
+}

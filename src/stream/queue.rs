@@ -586,11 +586,15 @@ mod tests {
         assert_eq!(totals.away, Amount { messages: 1, samples: Some(10) });
     }
 
+    fn add(queue: &mut Queue, item: Arc<Item>) {
+        queue.push(&item, Amount::default());
+    }
+
     #[test]
     fn a_loss_joins_only_what_follows_it_in_its_run() {
         let mut queue = Queue::new(1, false);
         for (run, seq) in [("a", 0), ("a", 1), ("b", 2), ("b", 4), ("b", 5)] {
-            queue.push(&item_of(run, 'r', seq), Amount::default());
+            add(&mut queue, item_of(run, 'r', seq));
         }
         queue.shrink();
         assert_eq!(told(&mut queue), "-0..1 -2..2 -4..5");
@@ -614,7 +618,7 @@ mod tests {
     fn a_queue_is_full_when_another_message_passes_its_limit_and_never_when_empty() {
         let mut queue = filled(1_500, "");
         assert!(!queue.is_full_with(9_999) && !queue.has_messages());
-        queue.push(&item('r', 0), Amount::default());
+        add(&mut queue, item('r', 0));
         assert!(!queue.is_full_with(500) && queue.is_full_with(501) && queue.has_messages());
         // Losses alone are no messages.
         let mut queue = filled(1, "r");
@@ -626,7 +630,7 @@ mod tests {
     fn a_late_reader_of_a_new_run_has_missed_nothing() {
         let mut queue = Queue::new(1 << 20, true);
         for (seq, kind) in (0..).zip("mdr".chars()) {
-            queue.push(&item(kind, seq), Amount::default());
+            add(&mut queue, item(kind, seq));
         }
         assert_eq!(told(&mut queue), "0 1 2");
     }
@@ -658,8 +662,8 @@ mod tests {
         let mut queue = filled(1 << 20, "m");
         let mut pulse = Arc::into_inner(item('h', 1)).expect("mine alone");
         pulse.in_batch = true;
-        queue.push(&Arc::new(pulse), Amount::default());
-        queue.push(&item('r', 2), Amount::default());
+        add(&mut queue, Arc::new(pulse));
+        add(&mut queue, item('r', 2));
         queue.limit = 2_500;
         queue.shrink();
         assert_eq!(told(&mut queue), "0 -1..1 2");
@@ -670,7 +674,7 @@ mod tests {
         for (limit, noted) in [(4, 0), (3, 1)] {
             let mut queue = Queue::new(limit * size_of::<Entry>(), false);
             for run in ["a", "b"] {
-                queue.push(&item_of(run, 'l', 0), Amount::default());
+                add(&mut queue, item_of(run, 'l', 0));
             }
             let (mut tally, mut all) = (Tally::default(), Amount::default());
             queue.overflow(&mut tally, &mut all);
