@@ -101,11 +101,16 @@ mod tests {
 
     use super::*;
 
+    /// Of a recording that goes on.
+    fn ending() -> Arc<Ending> {
+        Arc::new(Ending::default())
+    }
+
     /// Only what one signal does: a second one ends the process.
     #[test]
     fn the_first_signal_ends_the_profilers_that_are_there_and_leaves_the_outputs_a_while() {
         let mut sleepers = [(); 2].map(|()| Command::new("sleep").arg("60").spawn().expect("sleep runs"));
-        let ending = Arc::new(Ending::default());
+        let ending = ending();
         for sleeper in &sleepers {
             ending.profiler(sleeper.id(), true);
         }
@@ -125,7 +130,7 @@ mod tests {
 
     #[test]
     fn who_sends_sigterm_does_not_wait_as_long() {
-        let ending = Arc::new(Ending::default());
+        let ending = ending();
         ending.signal(Signal::TERM.as_raw());
         assert_eq!((ending.signals(), ending.patience()), (1, PATIENCE.1));
     }
