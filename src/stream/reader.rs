@@ -351,6 +351,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::sync::Arc;
 
     use super::*;
     use crate::stream::queue::Class;
