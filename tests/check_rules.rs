@@ -234,3 +234,40 @@ fn of_percentages_that_are_lost_the_end_has_the_largest() {
         assert_eq!(told, !is_sum, "{parts:?} {sum}: {found:?}");
     }
 }
+
+#[test]
+fn eight_faults_of_a_line_are_told() {
+    for (faults, told) in [(7, 7), (8, 8), (10, 8)] {
+        let mut lines = stream();
+        let twice: String = (0..faults).map(|key| format!(",\"x{key}\":1,\"x{key}\":1")).collect();
+        let at = lines[2].len() - "}\n".len();
+        lines[2].insert_str(at, &twice);
+        let found = findings(lines.concat().as_bytes());
+        assert_eq!(found.iter().filter(|found| found.contains("stands twice")).count(), told, "{found:?}");
+    }
+}
+
+#[test]
+fn the_first_keys_are_looked_at_also_where_a_later_one_is_missing() {
+    let mut lines = stream();
+    edit(&mut lines, 3, "\"v\":2,\"run_id\":\"r\",", "\"run_id\":\"r\",\"v\":2,");
+    edit(&mut lines, 3, "\"batch\":0,", "");
+    let found = findings(lines.concat().as_bytes());
+    for what in ["key \"batch\" is missing", "the line does not begin with the keys type, v, run_id, seq"] {
+        assert!(found.iter().any(|found| found.starts_with("line 3: ") && found.contains(what)), "{found:?}");
+    }
+}
+
+/// Also a column that only a later version knows.
+#[test]
+fn a_column_without_a_value_is_left_out() {
+    for (column, is_told) in [("[null,null]", true), ("[null,1]", false), ("[]", false)] {
+        let mut lines = stream();
+        let key = format!(",\"later\":{column}");
+        let at = lines[2].len() - "}\n".len();
+        lines[2].insert_str(at, &key);
+        let found = findings(lines.concat().as_bytes());
+        let told = found.iter().any(|found| found.contains("column \"later\" holds no value"));
+        assert_eq!(told, is_told, "{found:?}");
+    }
+}
