@@ -274,3 +274,68 @@ pub(super) fn write(out: &mut Vec<u8>, info: &ChunkInfo, facts: &RunFacts) -> Re
     Mark::write(out, CHUNK, CHUNK_LEN);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(run_id: &str) -> ChunkInfo {
+        ChunkInfo { run_id: run_id.to_string(), index: 7, span_us: (3, 4), ..ChunkInfo::default() }
+    }
+
+    fn block(run_id: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, &info(run_id), &RunFacts::default()).expect("a run id that fits");
+        out
+    }
+
+    fn read_back(block: &[u8]) -> Result<Option<ChunkInfo>, String> {
+        read(block, ByteOrder::Little).map(|found| found.map(|found| found.info))
+    }
+
+    #[test]
+    fn a_run_id_has_1_to_64_characters() {
+        for length in [1, 63, 64] {
+            let id = "x".repeat(length);
+            assert_eq!(read_back(&block(&id)), Ok(Some(info(&id))), "{length}");
+        }
+        for length in [0, 65] {
+            let refused = write(&mut Vec::new(), &info(&"x".repeat(length)), &RunFacts::default());
+            assert!(refused.is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_block_of_another_version_or_size_is_passed_over() {
+        let good = block("run");
+        let end = good.len();
+        for (at, value) in [(end - 8, 2), (end - 4, CHUNK_LEN as u8 + 8)] {
+            let mut other = good.clone();
+            other[at] = value;
+            assert!(read_back(&other).is_err(), "byte {at}");
+        }
+        assert!(read_back(&good[1..]).is_err(), "not all of it is there");
+        assert_eq!(read_back(&good[..end - 1]), Ok(None), "no signature");
+        assert_eq!(read_back(&[]), Ok(None));
+    }
+
+    #[test]
+    fn a_run_id_is_url_safe_text_with_zeros_after_it() {
+        let good = block("run");
+        let with = |at: usize, byte: u8| {
+            let mut other = good.clone();
+            other[at] = byte;
+            read_back(&other)
+        };
+        for (at, byte, why) in [
+            (0, 0, "empty"),
+            (1, 0, "text after a zero"),
+            (1, b'/', "not URL-safe"),
+            (1, 0xff, "not UTF-8"),
+            (63, b'x', "not padded with zeros"),
+        ] {
+            assert_eq!(with(at, byte), Err("it has no valid run id".to_string()), "{why}");
+        }
+        assert_eq!(with(1, b'_'), Ok(Some(info("r_n"))));
+    }
+}

@@ -267,3 +267,22 @@ fn framed<'a>(
     }
     Some(line)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_quotes_the_stream_is_short_and_without_control_characters() {
+        let longest = "x".repeat(WORDS);
+        for (what, shown) in [
+            ("a \u{1b}[2J b\n", "a \\u{1b}[2J b\\n"),
+            (longest.as_str(), longest.as_str()),
+            (&format!("{longest}y"), &format!("{longest}...")),
+            (&format!("{longest}\n"), &format!("{longest}...")),
+            (&"\u{7f}".repeat(WORDS), &format!("{}...", "\\u{7f}".repeat(WORDS / 6))),
+        ] {
+            assert_eq!(on_one_line(what.to_string()), shown);
+        }
+    }
+}

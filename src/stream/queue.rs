@@ -585,4 +585,100 @@ mod tests {
         assert_eq!(totals.slow, Amount { messages: 3, samples: Some(10) });
         assert_eq!(totals.away, Amount { messages: 1, samples: Some(10) });
     }
+
+    fn add(queue: &mut Queue, item: Arc<Item>) {
+        queue.push(&item, Amount::default());
+    }
+
+    #[test]
+    fn a_loss_joins_only_what_follows_it_in_its_run() {
+        let mut queue = Queue::new(1, false);
+        for (run, seq) in [("a", 0), ("a", 1), ("b", 2), ("b", 4), ("b", 5)] {
+            add(&mut queue, item_of(run, 'r', seq));
+        }
+        queue.shrink();
+        assert_eq!(told(&mut queue), "-0..1 -2..2 -4..5");
+    }
+
+    #[test]
+    fn the_totals_of_a_run_end_with_it() {
+        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        for run in ["a", "b"] {
+            tally.note(&Entry::Lost(Lost::of(&item_of(run, 'r', 0), Why::Slow)), &mut all);
+        }
+        for kind in ['r', 'e'] {
+            tally.note(&Entry::Item(item_of("a", kind, 1)), &mut all);
+            let messages = ["a", "b"].map(|run| tally.of(&run.into()).slow.messages);
+            assert_eq!(messages, if kind == 'r' { [1, 1] } else { [0, 1] });
+        }
+        assert_eq!(all.messages, 2);
+    }
+
+    #[test]
+    fn a_queue_is_full_when_another_message_passes_its_limit_and_never_when_empty() {
+        let mut queue = filled(1_500, "");
+        assert!(!queue.is_full_with(9_999) && !queue.has_messages());
+        add(&mut queue, item('r', 0));
+        assert!(!queue.is_full_with(500) && queue.is_full_with(501) && queue.has_messages());
+        // Losses alone are no messages.
+        let mut queue = filled(1, "r");
+        queue.shrink();
+        assert!(!queue.has_messages() && !queue.entries.is_empty());
+    }
+
+    #[test]
+    fn a_late_reader_of_a_new_run_has_missed_nothing() {
+        let mut queue = Queue::new(1 << 20, true);
+        for (seq, kind) in (0..).zip("mdr".chars()) {
+            add(&mut queue, item(kind, seq));
+        }
+        assert_eq!(told(&mut queue), "0 1 2");
+    }
+
+    #[test]
+    fn what_is_put_back_waits_again() {
+        let mut queue = filled(1 << 20, "mdr");
+        let entry = queue.pop().expect("an entry");
+        queue.put_back(entry);
+        assert_eq!(queue.bytes, 3_000);
+        assert_eq!(told(&mut queue), "0 1 2");
+    }
+
+    #[test]
+    fn room_is_made_for_a_sixteenth_of_the_limit() {
+        let mut queue = filled(16_000, "mdrrrrrrrrrrrrrrr");
+        assert_eq!(queue.messages(), 17);
+        assert!(queue.shrink());
+        assert_eq!(queue.messages(), 15);
+    }
+
+    #[test]
+    fn all_of_a_batch_goes_with_its_last_data_and_nothing_before_that() {
+        // Also what stands after the data.
+        let mut queue = filled(3_500, "mrdmdr");
+        queue.shrink();
+        assert_eq!(told(&mut queue), "-0..2 3 4 5");
+        // A pulse in a batch is none of its data.
+        let mut queue = filled(1 << 20, "m");
+        let mut pulse = Arc::into_inner(item('h', 1)).expect("mine alone");
+        pulse.in_batch = true;
+        add(&mut queue, Arc::new(pulse));
+        add(&mut queue, item('r', 2));
+        queue.limit = 2_500;
+        queue.shrink();
+        assert_eq!(told(&mut queue), "0 -1..1 2");
+    }
+
+    #[test]
+    fn notes_of_losses_take_half_of_the_limit_at_most() {
+        for (limit, noted) in [(4, 0), (3, 1)] {
+            let mut queue = Queue::new(limit * size_of::<Entry>(), false);
+            for run in ["a", "b"] {
+                add(&mut queue, item_of(run, 'l', 0));
+            }
+            let (mut tally, mut all) = (Tally::default(), Amount::default());
+            queue.overflow(&mut tally, &mut all);
+            assert_eq!((all.messages, queue.entries.len() as u64), (noted, 2 - noted));
+        }
+    }
 }

@@ -347,3 +347,168 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::stream::queue::Class;
+
+    const STALL: Duration = Duration::from_millis(300);
+
+    struct Silent;
+
+    impl Wording for Silent {
+        fn loss(&self, _: &Lost) -> Vec<u8> {
+            b"loss".to_vec()
+        }
+
+        fn amended(&self, _: &Item, _: &Totals) -> Option<Vec<u8>> {
+            None
+        }
+    }
+
+    /// Takes a piece and then this long a rest; or fails.
+    struct Slow(Option<Duration>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            std::thread::sleep(self.0.ok_or_else(|| io::Error::other("a bad wire"))?);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Messages of 1000 bytes, each between batches and none that has to stay.
+    fn messages(numbers: std::ops::Range<u64>) -> Vec<Numbered> {
+        let message = |seq| Item {
+            run: "run".into(),
+            seq,
+            class: Class::Pulse,
+            in_batch: false,
+            samples: None,
+            span_us: None,
+            text: vec![b' '; 1000].into(),
+        };
+        numbers.map(|seq| (Arc::new(message(seq)), Amount::default())).collect()
+    }
+
+    fn reader(limit: usize) -> Arc<Reader> {
+        Arc::new(Reader::named("reader".to_string(), limit))
+    }
+
+    /// Serves the reader on a thread of its own.
+    fn serve(reader: &Arc<Reader>, wire: Slow) -> std::thread::JoinHandle<Ended> {
+        reader.connected();
+        let reader = Arc::clone(reader);
+        std::thread::spawn(move || reader.serve(&mut Wire::of_pipe(Box::new(wire)), &Silent))
+    }
+
+    fn taking<T>(what: impl FnOnce() -> T) -> (T, Duration) {
+        let begun = Instant::now();
+        (what(), begun.elapsed())
+    }
+
+    #[test]
+    fn who_takes_something_now_and_then_is_waited_for_to_the_end() {
+        let reader = reader(1 << 20);
+        reader.push(&messages(0..8));
+        let served = serve(&reader, Slow(Some(STALL / 3)));
+        reader.end();
+        let (has_all, time) = taking(|| reader.drained(STALL, &Limit::default()));
+        assert!(has_all && time > STALL, "{time:?}");
+        assert!(matches!(served.join().expect("no panic"), Ended::Whole));
+        assert_eq!((reader.waiting(), reader.moved(), reader.lost().messages), (0, 8_000, 0));
+        assert!(reader.is_done());
+    }
+
+    #[test]
+    fn who_takes_nothing_is_waited_for_as_long_as_a_stall_from_when_something_waits() {
+        for count in [0, 3] {
+            let reader = reader(1 << 20);
+            // Nothing waited so far.
+            std::thread::sleep(STALL * 2);
+            reader.push(&messages(0..count));
+            reader.end();
+            let (has_all, time) = taking(|| reader.drained(STALL, &Limit::default()));
+            assert!(!has_all && time > STALL * 2 / 3 && time < STALL * 20, "{time:?}");
+            assert_eq!(reader.waiting(), count);
+            reader.give_up();
+            assert_eq!((reader.waiting(), reader.lost().messages), (0, count));
+        }
+        let reader = reader(1 << 20);
+        let limit = Limit::default();
+        limit.set(Instant::now());
+        assert!(!reader.drained(Duration::from_secs(3600), &limit));
+    }
+
+    #[test]
+    fn for_a_slow_reader_there_is_room_before_more_is_added() {
+        let reader = reader(5_000);
+        let served = serve(&reader, Slow(Some(STALL / 6)));
+        for batch in 0..6 {
+            reader.push_waiting(&messages(batch * 2..batch * 2 + 2), STALL, &Limit::default());
+            assert!(reader.waiting() <= 4, "{} wait", reader.waiting());
+        }
+        reader.end();
+        assert!(reader.drained(STALL * 10, &Limit::default()));
+        served.join().expect("no panic");
+        assert_eq!((reader.moved(), reader.lost().messages), (12_000, 0));
+    }
+
+    #[test]
+    fn for_a_reader_that_takes_nothing_the_oldest_go_after_a_stall_or_at_the_limit() {
+        let over = Limit::default();
+        over.set(Instant::now());
+        for (stall, limit) in [(STALL, Limit::default()), (Duration::from_secs(3600), over)] {
+            let reader = reader(5_000);
+            reader.push_waiting(&messages(0..4), stall, &limit);
+            let ((), time) = taking(|| reader.push_waiting(&messages(4..8), stall, &limit));
+            assert!(time >= stall.min(STALL) / 2 || limit.is_over(), "{time:?}");
+            assert!(reader.waiting() < 6);
+            let waiting = reader.waiting();
+            reader.give_up();
+            assert_eq!((waiting < 6, reader.lost().messages), (true, 8));
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_written_waits_for_the_next_connection() {
+        let reader = reader(1 << 20);
+        reader.push(&messages(0..3));
+        assert!(matches!(serve(&reader, Slow(None)).join().expect("no panic"), Ended::Broken(_)));
+        assert_eq!((reader.waiting(), reader.is_connected()), (3, false));
+    }
+
+    #[test]
+    fn a_connection_that_is_of_no_use_any_more_ends() {
+        let reader = reader(1 << 20);
+        let served = serve(&reader, Slow(Some(Duration::ZERO)));
+        reader.hang_up(HangUp::Full);
+        assert!(matches!(served.join().expect("no panic"), Ended::HungUp(HangUp::Full)));
+    }
+
+    #[test]
+    fn only_so_many_answers_wait() {
+        let reader = reader(1 << 20);
+        for _ in 0..REPLIES + 5 {
+            reader.reply(b"pong");
+        }
+        assert_eq!(reader.lock().replies.len(), REPLIES);
+        reader.resume();
+        assert!(reader.lock().replies.is_empty(), "they were for the connection that broke");
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_it_should_be_unless_nothing_is_left_to_do() {
+        let reader = reader(1 << 20);
+        assert!(taking(|| reader.pause(STALL)).1 >= STALL);
+        reader.give_up();
+        assert!(taking(|| reader.pause(Duration::from_secs(3600))).1 < Duration::from_secs(60));
+    }
+}

@@ -89,4 +89,31 @@ mod tests {
             assert!(text.len() < 2 || !error.contains(text));
         }
     }
+
+    #[test]
+    fn the_longest_token_is_taken_and_of_a_longer_line_no_more_is_read() {
+        let longest = "x".repeat(TOKEN);
+        let token = Token::new(&longest).expect("fit");
+        assert!(token.is_sent(&mut format!("TOKEN {longest}\r\n").as_bytes()).expect("readable"));
+        let mut endless = io::repeat(b'x').take(9_999);
+        assert!(!token.is_sent(&mut endless).expect("readable"));
+        assert_eq!(9_999 - endless.limit(), TOKEN as u64 + 16);
+    }
+
+    #[test]
+    fn nothing_behind_the_line_is_read() {
+        let token = Token::new("s3cret").expect("fit");
+        let mut sent: &[u8] = b"TOKEN s3cret\nGET";
+        assert!(token.is_sent(&mut sent).expect("readable"));
+        assert_eq!(sent, b"GET");
+    }
+
+    #[test]
+    fn each_end_says_the_token_as_the_other_reads_it() {
+        let token = Token::new("s3cret").expect("fit");
+        let mut sent = Vec::new();
+        token.send(&mut sent).expect("memory");
+        assert_eq!(sent, b"TOKEN s3cret\n");
+        assert_eq!(token.bearer(), "Bearer s3cret");
+    }
 }

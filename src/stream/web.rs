@@ -298,3 +298,17 @@ impl Read for WebLines {
         Ok(taken)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_what_may_come_within_a_minute() {
+        let mut budget = Budget::new(10);
+        assert!(budget.takes(4) && budget.takes(6));
+        assert!(budget.takes(0) && !budget.takes(1));
+        let mut budget = Budget::new(10);
+        assert!(!budget.takes(11) && !budget.takes(1));
+    }
+}

@@ -240,4 +240,59 @@ mod tests {
             assert!(Command::parse(line).is_err(), "{line}");
         }
     }
+
+    /// What somebody is answered who says this and no more.
+    fn answers(said: &[u8]) -> Vec<String> {
+        let (client, server) = UnixStream::pair().expect("sockets");
+        let asked = |request: Request| {
+            let told = matches!(request.command, Command::Status);
+            request.reply.send(if told { "status" } else { "other" }.to_string()).is_ok()
+        };
+        (&client).write_all(said).expect("room");
+        client.shutdown(std::net::Shutdown::Write).expect("a socket");
+        let _ = serve(&server, &asked);
+        drop(server);
+        BufReader::new(&client).lines().map(|line| line.expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn a_command_is_a_line_of_bounded_length_and_the_last_needs_no_end() {
+        assert_eq!(answers(b"status\nstop\nstatus"), ["status", "other", "status"]);
+        let command = |length: u64| {
+            let mut command = b"snapshot /".to_vec();
+            command.resize(length as usize - 1, b'x');
+            command
+        };
+        assert_eq!(answers(&[&command(LINE)[..], b"\nstatus\n"].concat()), ["other", "status"]);
+        let [told] = &answers(&[&command(LINE)[..], b"x"].concat())[..] else { panic!("one") };
+        assert!(told.contains("a command of more than"), "{told}");
+    }
+
+    #[test]
+    fn a_snapshot_needs_the_name_of_a_file() {
+        let error = snapshot_path(Path::new("file:")).expect_err("no name");
+        assert_eq!(error.to_string(), "a snapshot is a file, not a name");
+        assert_eq!(snapshot_path(Path::new("file:a:b")).expect("a file"), Path::new("a:b"));
+    }
+
+    #[test]
+    fn so_many_may_be_connected_and_one_more_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let _control = Control::listen(&path, |request| request.reply.send("here".to_string()).is_ok());
+        let ask = |client: &UnixStream| {
+            let mut line = String::new();
+            (&*client).write_all(b"status\n").expect("room");
+            BufReader::new(client).read_line(&mut line).expect("an answer");
+            line
+        };
+        let connect = || UnixStream::connect(&path).expect("somebody listens");
+        let clients: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
+        for client in &clients {
+            assert_eq!(ask(client), "here\n");
+        }
+        let mut line = String::new();
+        BufReader::new(connect()).read_line(&mut line).expect("an answer");
+        assert!(line.contains("too many are connected"), "{line}");
+    }
 }

@@ -103,3 +103,45 @@ impl Ending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Of a recording that goes on.
+    fn ending() -> Arc<Ending> {
+        Arc::new(Ending::default())
+    }
+
+    /// Only what one signal does: a second one ends the process.
+    #[test]
+    fn the_first_signal_ends_the_profilers_that_are_there_and_leaves_the_outputs_a_while() {
+        let mut sleepers = [(); 2].map(|()| Command::new("sleep").arg("60").spawn().expect("sleep runs"));
+        let ending = ending();
+        for sleeper in &sleepers {
+            ending.profiler(sleeper.id(), true);
+        }
+        ending.profiler(sleepers[1].id(), false);
+        assert_eq!((ending.signals(), ending.patience()), (0, PATIENCE.0));
+        ending.signal(Signal::INT.as_raw());
+        assert_eq!((ending.signals(), ending.patience()), (1, PATIENCE.0));
+        assert!(!ending.limit.is_over());
+        assert_eq!(sleepers[0].wait().expect("a child").signal(), Some(Signal::INT.as_raw()));
+        assert!(sleepers[1].try_wait().expect("a child").is_none(), "it is none any more");
+        sleepers[1].kill().expect("a child");
+        sleepers[1].wait().expect("a child");
+        // From here on the time counts anew.
+        ending.drain();
+        assert!(!ending.limit.is_over());
+    }
+
+    #[test]
+    fn who_sends_sigterm_does_not_wait_as_long() {
+        let ending = ending();
+        ending.signal(Signal::TERM.as_raw());
+        assert_eq!((ending.signals(), ending.patience()), (1, PATIENCE.1));
+    }
+}

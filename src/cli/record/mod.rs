@@ -427,3 +427,13 @@ fn tell_exit(exit: Option<i32>, messages: &Messages) {
     };
     messages.note("record", &format!("the program ended{how}"));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_by_a_signal_or_with_a_status() {
+        assert_eq!([-9, 0, 3].map(ended), ["by signal 9", "with exit status 0", "with exit status 3"]);
+    }
+}

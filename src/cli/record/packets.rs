@@ -165,4 +165,30 @@ mod tests {
             assert!(Packets::new(&bytes[..]).next().is_err());
         }
     }
+
+    #[test]
+    fn a_packet_has_so_many_bytes_at_most_and_so_many_profilers_speak_at_once() {
+        let longest = packet(1, &vec![b' '; PACKET], false);
+        let rest = packet(1, b"{\"type\":\"end\"}", true);
+        let next = |bytes: &[u8]| Packets::new(bytes).next();
+        assert!(matches!(next(&[&longest[..], &rest].concat()), Ok(Some((1, Said::Fact(Fact::End))))));
+        assert!(next(&packet(1, &vec![b' '; PACKET + 1], false)).is_err());
+        let begun: Vec<u8> =
+            (0..PROFILERS as u32).flat_map(|profiler| packet(profiler, b" ", false)).collect();
+        assert!(matches!(next(&[&begun[..], &rest].concat()), Ok(Some((1, Said::Fact(Fact::End))))));
+        let another = packet(PROFILERS as u32, b"{\"type\":\"end\"}", true);
+        assert!(next(&[&begun[..], &another].concat()).is_err());
+    }
+
+    #[test]
+    fn a_pipe_that_cannot_be_read_has_not_ended() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("a bad block"))
+            }
+        }
+        let error = Packets::new(Broken).next().expect_err("an error");
+        assert_eq!(error.kind(), crate::error::ErrorKind::Io);
+    }
 }

@@ -545,3 +545,27 @@ pub(super) fn stream_options(args: &Args, run_id: &str) -> Result<StreamOptions>
     }
     Ok(options)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_another_process_has_its_number_and_64_characters_at_most() {
+        assert_eq!(child_id("run", 42), "run-42");
+        let id = "x".repeat(64);
+        assert_eq!(child_id(&id, 4711), format!("{}-4711", "x".repeat(59)));
+    }
+
+    #[test]
+    fn an_interrupted_recording_of_nothing_is_told_as_that() {
+        let kind = |raw| nothing(ExitStatus::from_raw(raw)).to_string();
+        for interrupted in [130 << 8, 2] {
+            assert!(kind(interrupted).contains("interrupted before the first batch"), "{interrupted}");
+        }
+        assert!(kind(2 << 8).contains("refuses what stands behind --"));
+        for other in [0, 1 << 8, 9] {
+            assert!(kind(other).contains("the profiler ended before its first batch"), "{other}");
+        }
+    }
+}

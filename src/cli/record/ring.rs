@@ -199,3 +199,114 @@ pub(super) fn whole_span<'a>(chunks: impl Iterator<Item = &'a Kept>) -> Option<(
     let spans = chunks.filter_map(|kept| kept.span_us);
     spans.reduce(|(low, high), span| (low.min(span.0), high.max(span.1)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A chunk of `size` bytes of a run, from this second to the next.
+    fn push(ring: &mut Ring, run: &str, second: u64, size: usize) {
+        let span_us = Some((second * 1_000_000, (second + 1) * 1_000_000));
+        let kept = Kept { run_id: run.to_string(), samples: 10, span_us };
+        ring.push(kept, vec![second as u8 + 1; size]).expect("stored");
+    }
+
+    fn ring(bytes: u64, seconds: Option<u64>, path: Option<&Path>) -> Ring {
+        let limits = RingLimits { bytes, duration: seconds.map(Duration::from_secs) };
+        Ring::new(limits, path, Messages::new(true)).expect("a ring")
+    }
+
+    /// The first byte of each chunk, all of whose bytes have to be the same.
+    fn held(ring: &Ring) -> Vec<u8> {
+        let held = ring.held().expect("readable");
+        assert_eq!(held.chunks.len(), ring.chunks());
+        assert_eq!(held.chunks.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>(), ring.bytes());
+        let first = |bytes: &[u8]| {
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+            bytes[0]
+        };
+        held.chunks.iter().map(|(_, bytes)| first(bytes)).collect()
+    }
+
+    #[test]
+    fn the_newest_chunks_stay_that_fit_the_bytes_and_what_has_gone_is_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ring");
+        for (path, extra) in [(None, 0), (Some(path.as_path()), RING_START)] {
+            let mut ring = ring(1_000 + extra, None, path);
+            assert_eq!((ring.limit(), ring.bytes(), held(&ring)), (1_000 + extra, 0, vec![]));
+            push(&mut ring, "a", 0, 500);
+            push(&mut ring, "a", 1, 500);
+            assert_eq!(held(&ring), [1, 2], "exactly full");
+            push(&mut ring, "a", 2, 100);
+            assert_eq!(held(&ring), [2, 3]);
+            push(&mut ring, "a", 3, 1_001);
+            assert_eq!(held(&ring), [2, 3], "it would not fit into an empty one");
+            assert_eq!(ring.gone(), Gone { chunks: 2, samples: 20 });
+            push(&mut ring, "a", 4, 1_000);
+            assert_eq!(held(&ring), [5]);
+            assert_eq!(ring.gone(), Gone { chunks: 4, samples: 40 });
+        }
+    }
+
+    #[test]
+    fn chunks_that_end_before_the_duration_go_and_the_newest_stays() {
+        let mut ring = ring(1 << 20, Some(3), None);
+        for second in 0..10 {
+            push(&mut ring, "a", second, 100);
+            // From the end of the newest three seconds back: what ends just then is still in it.
+            let first = second.saturating_sub(3);
+            assert_eq!(held(&ring), (first..=second).map(|second| second as u8 + 1).collect::<Vec<_>>());
+            assert_eq!(ring.duration_us(), (second + 1 - first) * 1_000_000);
+        }
+        push(&mut ring, "a", 99, 100);
+        assert_eq!(held(&ring), [100]);
+        // Chunks without samples have no time, and go with the next that has.
+        let empty = Kept { run_id: "a".to_string(), samples: 0, span_us: None };
+        ring.push(empty, vec![7; 100]).expect("stored");
+        assert_eq!((held(&ring), ring.duration_us()), (vec![100, 7], 1_000_000));
+        push(&mut ring, "a", 120, 100);
+        assert_eq!(held(&ring), [7, 121]);
+    }
+
+    #[test]
+    fn the_chunks_of_a_run_are_held_together_in_their_order() {
+        let mut ring = ring(1 << 20, None, None);
+        for (second, run) in (0..).zip(["a", "b", "a", "c", "b", "a"]) {
+            push(&mut ring, run, second, 100);
+        }
+        assert_eq!(held(&ring), [1, 3, 6, 2, 5, 4]);
+    }
+
+    /// Round and round in a file: no more goes than has to, and what goes loses its header.
+    #[test]
+    fn in_a_file_only_what_is_in_the_way_goes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ring");
+        let mut ring = ring(RING_START + 900, None, Some(&path));
+        for second in 0..3 {
+            push(&mut ring, "a", second, 300);
+        }
+        assert_eq!(held(&ring), [1, 2, 3], "the last reaches to the end");
+        for second in 3..9 {
+            push(&mut ring, "a", second, 300);
+            assert_eq!(held(&ring), [second as u8 - 1, second as u8, second as u8 + 1]);
+        }
+        push(&mut ring, "a", 9, 200);
+        assert_eq!(held(&ring), [8, 9, 10]);
+        let bytes = std::fs::read(&path).expect("readable");
+        assert_eq!(bytes.len() as u64, RING_START + 900);
+        assert!(bytes[64..264].iter().all(|byte| *byte == 10));
+        // The next is written over it, so the header of the second has to go.
+        push(&mut ring, "a", 10, 200);
+        assert_eq!(held(&ring), [9, 10, 11]);
+        let bytes = std::fs::read(&path).expect("readable");
+        assert!(bytes[264..464].iter().all(|byte| *byte == 11));
+        ring.drop_oldest().expect("written");
+        let bytes = std::fs::read(&path).expect("readable");
+        assert!(bytes[664..728].iter().all(|byte| *byte == 0), "its header is gone");
+        assert!(bytes[728..964].iter().all(|byte| *byte == 9), "the rest may stay");
+    }
+}

@@ -218,3 +218,104 @@ fn keep(path: &Path) -> io::Result<PathBuf> {
     }
     unreachable!("there are more numbers than files")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = RING_START + 1_000;
+
+    fn names(folder: &tempfile::TempDir) -> Vec<String> {
+        let entries = fs::read_dir(folder.path()).expect("a folder");
+        let name = |entry: io::Result<fs::DirEntry>| entry.expect("an entry").file_name().into_string();
+        let mut names: Vec<String> = entries.map(|entry| name(entry).expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_ring_file_is_there_in_full_size_and_goes_again_if_no_chunk_comes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ring");
+        let ring = RingFile::open(&path, SIZE).expect("a ring");
+        assert_eq!(ring.name(), path.display().to_string());
+        assert!(fs::metadata(&path).expect("there").len() == SIZE && is_ring_file(&path));
+        drop(ring);
+        assert!(names(&folder).is_empty());
+        let mut ring = RingFile::open(&path, SIZE).expect("a ring");
+        assert_eq!(ring.begin().expect("named"), None);
+        ring.write(RING_START, &[1; 100]).expect("stored");
+        assert_eq!(ring.read(RING_START, 100).expect("stored"), [1; 100]);
+        drop(ring);
+        assert_eq!(names(&folder), ["ring"]);
+    }
+
+    #[test]
+    fn a_file_that_is_somebody_elses_by_now_is_not_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ring");
+        let ring = RingFile::open(&path, SIZE).expect("a ring");
+        fs::remove_file(&path).expect("there");
+        fs::write(&path, "another's").expect("writable");
+        drop(ring);
+        assert_eq!(fs::read(&path).expect("there"), b"another's");
+    }
+
+    #[test]
+    fn a_ring_with_chunks_gets_another_name_once_there_is_something_newer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ring");
+        let record = |byte: u8| {
+            let mut ring = RingFile::open(&path, SIZE).expect("a ring");
+            let kept = ring.begin().expect("named");
+            ring.write(RING_START, &[byte; 100]).expect("stored");
+            kept
+        };
+        assert_eq!(record(1), None);
+        // Until the first chunk comes nothing is changed, and nothing stays behind.
+        drop(RingFile::open(&path, SIZE).expect("a ring"));
+        assert_eq!(names(&folder), ["ring"]);
+        assert_eq!(record(2), Some(folder.path().join("ring.old")));
+        assert_eq!(record(3), Some(folder.path().join("ring.old.2")));
+        assert_eq!(names(&folder), ["ring", "ring.old", "ring.old.2"]);
+        let byte = |name: &str| fs::read(folder.path().join(name)).expect("there")[RING_START as usize];
+        assert_eq!(["ring.old", "ring.old.2", "ring"].map(byte), [1, 2, 3]);
+        // One that was emptied holds nothing to keep.
+        let mut ring = RingFile::open(&path, SIZE).expect("a ring");
+        ring.begin().expect("named");
+        drop(ring);
+        assert_eq!(record(4), None);
+        assert_eq!(names(&folder).len(), 4);
+    }
+
+    #[test]
+    fn what_is_no_ring_or_is_recorded_into_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let refusal = |name: &str| match RingFile::open(&path(name), SIZE) {
+            Ok(_) => panic!("{name} is taken"),
+            Err(error) => error.to_string(),
+        };
+        fs::write(path("text"), "text").expect("writable");
+        assert!(refusal("text").contains("no ring"));
+        assert_eq!(fs::read(path("text")).expect("there"), b"text");
+        fs::create_dir(path("folder")).expect("writable");
+        assert!(refusal("folder").contains("no file"));
+        fs::write(path("empty"), "").expect("writable");
+        let _ring = RingFile::open(&path("empty"), SIZE).expect("an empty file holds nothing");
+        assert!(refusal("empty").contains("somebody records into it"));
+    }
+
+    #[test]
+    fn only_zeros_are_nothing_however_long() {
+        let is_empty_with = |bytes: &[u8]| {
+            let mut file = tempfile::tempfile().expect("a file");
+            file.write_all_at(bytes, 0).expect("room");
+            is_empty(&mut file).expect("readable")
+        };
+        let mut bytes = vec![0; 200_000];
+        assert!(is_empty_with(&[]) && is_empty_with(&bytes));
+        bytes[199_999] = 1;
+        assert!(!is_empty_with(&bytes) && !is_empty_with(&[1]));
+    }
+}

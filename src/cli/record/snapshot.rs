@@ -158,3 +158,26 @@ pub(super) fn file_of(pattern: &Path, number: u64) -> PathBuf {
     };
     pattern.with_file_name(marked)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_and_number_stand_where_the_pattern_says_or_before_the_ending() {
+        for (pattern, start, end) in [
+            ("a/app-{}.bin", "app-", "-7.bin"),
+            ("a/app.bin", "app-", "-7.bin"),
+            ("a/app.jsonl.zst", "app-", "-7.jsonl.zst"),
+            ("a/app", "app-", "-7"),
+            ("a/.app", ".app-", "-7"),
+        ] {
+            let path = file_of(Path::new(pattern), 7);
+            assert_eq!(path.parent(), Some(Path::new("a")));
+            let name = path.file_name().and_then(|name| name.to_str()).expect("UTF-8");
+            let time = name.strip_prefix(start).and_then(|name| name.strip_suffix(end));
+            let is_time = |time: &str| time.len() == 16 && time.starts_with("20") && time.ends_with('Z');
+            assert!(time.is_some_and(is_time), "{pattern}: {name}");
+        }
+    }
+}

@@ -41,7 +41,7 @@ pub(super) struct Run {
     tables: Tables,
     sums: Sums,
     wall_offset: Option<i128>,
-    lost: BTreeMap<String, (LossAmount, u64)>,
+    lost: BTreeMap<String, LossAmount>,
     fatal: bool,
     torn: bool,
     heartbeat: Option<Heartbeat>,
@@ -128,7 +128,7 @@ impl Run {
     /// beginning: the end alone tells how much.
     fn forgive_gaps(&mut self, end: &End) {
         let by_end = end.lost.as_ref().and_then(|lost| lost.get("gap")?.lost_messages);
-        let by_losses = self.lost.get("gap").and_then(|(sum, _)| sum.lost_messages).unwrap_or(0);
+        let by_losses = self.lost.get("gap").and_then(|sum| sum.lost_messages).unwrap_or(0);
         let first = self.gaps.first().filter(|gap| gap.first == 0).map(|gap| gap.last + 1);
         if first.is_some() && by_end.and_then(|all| all.checked_sub(by_losses)) == first {
             self.gaps.remove(0);
@@ -363,9 +363,7 @@ impl Run {
         }
         self.torn |= body.reason == "truncated";
         if self.lost.len() < REASONS || self.lost.contains_key(&body.reason) {
-            let (sum, times) = self.lost.entry(body.reason.clone()).or_default();
-            sum.add(&body.amount);
-            *times += 1;
+            self.lost.entry(body.reason.clone()).or_default().add(&body.amount);
         }
     }
 
@@ -469,10 +467,10 @@ impl Run {
         for reason in lost.keys().filter(|reason| !self.lost.contains_key(*reason)) {
             report.say(format!("lost tells of {reason:?}, but no loss message does"));
         }
-        for (reason, (sum, times)) in &self.lost {
+        for (reason, sum) in &self.lost {
             match lost.get(reason) {
                 None => report.say(format!("lost does not tell of {reason:?}, but a loss message does")),
-                Some(says) if !is_sum(says, sum, *times) => {
+                Some(says) if says != sum => {
                     report.say(format!("lost is not the sum of the loss messages of {reason:?}"));
                 }
                 Some(_) => {}
@@ -532,13 +530,4 @@ fn tell_changes(first: &Meta, meta: &Meta, report: &mut Report<'_>) {
     for (fact, _) in facts.into_iter().filter(|(_, same)| !same) {
         report.say(format!("{fact} is not what the run's first meta says"));
     }
-}
-
-/// Whether `says` is `sum`; floats that were added up may differ in their last bits.
-fn is_sum(says: &LossAmount, sum: &LossAmount, times: u64) -> bool {
-    let percent = match (says.lost_percent, sum.lost_percent) {
-        (Some(says), Some(sum)) if times > 1 => (says - sum).abs() <= 1e-9 * sum.abs().max(1.0),
-        (says, sum) => says == sum,
-    };
-    percent && LossAmount { lost_percent: None, ..*says } == LossAmount { lost_percent: None, ..*sum }
 }
