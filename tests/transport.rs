@@ -175,7 +175,7 @@ mod unix {
             let path = path.clone();
             std::thread::spawn(move || fs::File::open(path).expect("a reader"))
         };
-        let output = Target::File(path).open().and_then(|output| output.limited(&limit));
+        let output = Target::File(path).open().map(|output| output.limited(&limit));
         let mut output = output.expect("a pipe");
         let mut reader = reader.join().expect("no panic");
         // More than a pipe holds, while nobody reads for a while.

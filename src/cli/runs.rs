@@ -252,8 +252,15 @@ impl<'a> Runs<'a> {
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
-            self.open =
-                Some(OpenRun { made, chunk_id, facts, seen: HashMap::new(), last: None, is_rotated: false, warnings: 0 });
+            self.open = Some(OpenRun {
+                made,
+                chunk_id,
+                facts,
+                seen: HashMap::new(),
+                last: None,
+                is_rotated: false,
+                warnings: 0,
+            });
         }
         let open = self.open.as_mut().expect("opened above");
         let contents = profile.contents();

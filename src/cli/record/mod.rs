@@ -201,7 +201,9 @@ fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>, ending: &Ending
                     Said::Fact(
                         Fact::End | Fact::Denied { .. } | Fact::Unreadable { .. } | Fact::Refused { .. },
                     ) => ending.profiler(id, false),
-                    Said::Fact(Fact::Last | Fact::Exit { .. } | Fact::Escaped { .. } | Fact::Missed { .. })
+                    Said::Fact(
+                        Fact::Last | Fact::Exit { .. } | Fact::Escaped { .. } | Fact::Missed { .. },
+                    )
                     | Said::Profile(_) => {}
                 }
                 if events.send(Event::Said(id, said)).is_err() {
@@ -426,14 +428,4 @@ fn tell_exit(exit: Option<i32>, messages: &Messages) {
         }
     };
     messages.note("record", &format!("the program ended{how}"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_by_a_signal_or_with_a_status() {
-        assert_eq!([-9, 0, 3].map(ended), ["by signal 9", "with exit status 0", "with exit status 3"]);
-    }
 }
