@@ -78,7 +78,7 @@ fn bare(text: &str) -> Result<(String, Duration), String> {
 /// What is no file: standard output, a socket, an unknown scheme.
 pub(in crate::cli) fn snapshot_path(argument: &Path) -> Result<PathBuf> {
     let what = match Address::parse(argument)? {
-        Address::File(path) if path.as_os_str().is_empty() => "a name without letters".to_string(),
+        Address::File(path) if path.as_os_str().is_empty() => "an empty name".to_string(),
         Address::File(path) => match Target::of_file(path)? {
             Target::File(path) if is_descriptor(&path) => "an open descriptor".to_string(),
             Target::File(path) => return check_name(&path).and_then(|()| check_plain(&path)).map(|()| path),
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_snapshot_needs_the_name_of_a_file() {
         let error = snapshot_path(Path::new("file:")).expect_err("no name");
-        assert_eq!(error.to_string(), "a snapshot is a file, not a name");
+        assert_eq!(error.to_string(), "a snapshot is a file, not an empty name");
         assert_eq!(snapshot_path(Path::new("file:a:b")).expect("a file"), Path::new("a:b"));
     }
 

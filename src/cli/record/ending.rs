@@ -113,7 +113,10 @@ mod tests {
 
     /// Of a recording that goes on.
     fn ending() -> Arc<Ending> {
-        Arc::new(Ending::default())
+        let ending = Arc::new(Ending::default());
+        // Before that a signal ends the process.
+        ending.begin();
+        ending
     }
 
     /// Only what one signal does: a second one ends the process.
