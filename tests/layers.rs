@@ -116,6 +116,8 @@ fn each_layer_names_only_what_it_may() {
         if src.join(layer).is_dir() {
             sources(&src.join(layer), &mut found);
         }
+        // Tests in files of their own are held to nothing, like those at the end of a file.
+        found.retain(|path| !path.ends_with("tests.rs"));
         assert!(!found.is_empty(), "{layer}");
         for path in found {
             let text = std::fs::read_to_string(&path).expect("readable");

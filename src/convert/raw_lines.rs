@@ -136,7 +136,7 @@ pub(crate) struct Lines {
 
 enum Making {
     /// Made here.
-    Done(Job),
+    Done(Box<Job>),
     /// By the worker of this number.
     By(usize),
 }
@@ -199,7 +199,7 @@ impl RawLines {
         let is_first = self.fits.is_empty();
         if is_first || threads::count(self.threads) < 2 {
             self.maker.make(self.shape, batch, job.wanted, lanes, &mut job.lines);
-            self.making.push_back(Making::Done(job));
+            self.making.push_back(Making::Done(Box::new(job)));
             if is_first {
                 self.collect();
             }
@@ -230,7 +230,7 @@ impl RawLines {
 
     fn collect(&mut self) {
         let mut job = match self.making.pop_front() {
-            Some(Making::Done(job)) => job,
+            Some(Making::Done(job)) => *job,
             Some(Making::By(worker)) => self.workers[worker].done.recv().expect("the worker makes each job"),
             None => return,
         };

@@ -106,10 +106,10 @@ impl Intake {
             Message::Unknown(_) => self.unknown_types += 1,
             // What the ids of the group mean ends here.
             Message::Meta(_) | Message::StrDef(_) | Message::FrameDef(_) => self.write_group(write)?,
-            Message::Raw if self.session.follows(&decoded.envelope.run_id) => {
-                if !self.groups.goes_on(columns) {
-                    self.write_group(write)?;
-                }
+            Message::Raw
+                if self.session.follows(&decoded.envelope.run_id) && !self.groups.goes_on(columns) =>
+            {
+                self.write_group(write)?;
             }
             _ => {}
         }
