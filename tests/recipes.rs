@@ -21,7 +21,7 @@ fn output(command: &mut Command) -> Option<String> {
             Some(String::from_utf8(output.stdout).expect("UTF-8"))
         }
         Err(error) => {
-            common::not_installed(&format!("{command:?}: {error}"));
+            common::not_installed(&format!("{}: {error}", command.get_program().display()));
             None
         }
     }
