@@ -60,7 +60,11 @@ pub fn recover(input: &[u8]) {
     assert_eq!((parts, samples), (recovered.parts, recovered.samples));
 
     let again = tachyon_jsonl::format::recover(&mut Cursor::new(&bytes)).expect("there is still something");
-    assert!(again.losses.is_empty(), "what was recovered loses nothing more: {:?}", again.losses);
+    // A run whose last chunk is gone stays without it.
+    let is_end =
+        |loss: &tachyon_jsonl::error::Error| loss.detail().starts_with("the run goes on after its chunk");
+    let more: Vec<_> = again.losses.iter().filter(|loss| !is_end(loss)).collect();
+    assert!(more.is_empty(), "what was recovered loses nothing more: {more:?}");
     let mut copy = again.copy;
     let mut bytes_again = Vec::new();
     copy.read_to_end(&mut bytes_again).expect("memory has no errors");

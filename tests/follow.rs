@@ -262,8 +262,8 @@ fn what_a_rotation_costs_is_a_gap_and_another_run_is_another() {
     std::fs::write(&path, &chunks[3]).expect("writable");
     follower.wait_for(META, 3);
     std::fs::remove_file(&path).expect("there");
-    append(&path, &others[..2]);
-    follower.wait_for(META, 5);
+    append(&path, &others);
+    follower.wait_for(META, 3 + others.len());
     let (code, stream, said) = follower.stop("-INT");
     assert_eq!(code, 3, "{said}");
     let text = String::from_utf8_lossy(&stream);
