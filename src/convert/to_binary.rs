@@ -118,8 +118,8 @@ impl<W: Write + Seek> ToBinary<W> {
     pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
         let ToBinary { intake, profile, .. } = self;
         intake.line(number, line, |group, _, definitions| add(profile, group, definitions))?;
-        if self.profile.is_none()
-            && let (Some(run), Some(sink)) = (self.intake.run(), self.sink.take())
+        if let Some(run) = self.intake.run()
+            && let Some(sink) = self.sink.take()
         {
             let merge = Merge::new(run.facts.start_us);
             let writer = Writer::new(sink, run.facts.clone(), self.packing, self.threads)?;
