@@ -14,14 +14,25 @@ pub(crate) struct RawBuilder {
     path: Vec<u32>,
 }
 
+/// Whether the differences of these times, the first from `start`, are signed numbers of 64 bits.
+fn is_near(start: u64, slice: &Slice<'_>) -> bool {
+    let times = slice.times();
+    if slice.is_rising() && start <= times[0] {
+        return i64::try_from(times[times.len() - 1] - start).is_ok();
+    }
+    let before = std::iter::once(&start).chain(times);
+    before.zip(times).all(|(before, time)| i64::try_from(i128::from(*time) - i128::from(*before)).is_ok())
+}
+
 impl RawBuilder {
-    /// Appends the body of a message with these samples to `out`.
+    /// Appends the body of a message with these samples to `out`. False where a clock jumps farther than a
+    /// signed number of 64 bits can say, so that the samples belong in several messages; one alone never does.
     pub fn write<'a>(
         &mut self,
         batch: u64,
         slices: impl Iterator<Item = Slice<'a>> + Clone,
         out: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         self.tree.clear();
         self.stacks.clear();
         let mut ends = Vec::new();
@@ -30,10 +41,15 @@ impl RawBuilder {
             ends.push(self.stacks.len());
         }
         let mut start = 0;
-        let mut start_us = u64::MAX;
         let mut threads = Vec::with_capacity(ends.len());
+        let is_near = |start: u64| slices.clone().all(|slice| is_near(start, &slice));
+        let mut start_us = slices.clone().map(|slice| slice.keys()[0]).min().unwrap_or(0);
+        if !is_near(start_us) {
+            // A clock that was set back is far below its thread's highest time.
+            start_us = slices.clone().map(|slice| slice.times()[0]).min().unwrap_or(0);
+        }
+        let is_near = is_near(start_us);
         for (slice, end) in slices.zip(ends) {
-            start_us = start_us.min(slice.keys()[0]);
             threads.push(RawThread {
                 thread: slice.thread(),
                 times: slice.times(),
@@ -50,6 +66,7 @@ impl RawBuilder {
             threads: &threads,
         };
         raw.write(out);
+        is_near
     }
 
     fn thread(&mut self, slice: &Slice<'_>) {

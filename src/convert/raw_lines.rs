@@ -193,18 +193,18 @@ impl Maker {
         lines.frames.clear();
         lines.fit = None;
         let samples: usize = lanes.slices().map(|slice| slice.times().len()).sum();
-        let length = self.write(shape, batch, lanes.slices(), lines);
+        let (length, is_near) = self.write(shape, batch, lanes.slices(), lines);
         // A little below the limit. A block that had to be small says little.
         if length > shape.limit / 2 || 2 * samples >= wanted {
             lines.fit = Some((samples * shape.limit / length * 31 / 32).max(1));
         }
-        if length <= shape.limit || samples == 1 {
+        if is_near && length <= shape.limit || samples == 1 {
             self.keep(lines);
             return;
         }
         lines.text.clear();
         self.rest.copy_from(lanes.slices());
-        let pieces = (length * 16 / 15).div_ceil(shape.limit);
+        let pieces = (length * 16 / 15).div_ceil(shape.limit).max(2 - usize::from(is_near));
         self.split(shape, batch, samples.div_ceil(pieces), lines);
     }
 
@@ -220,8 +220,8 @@ impl Maker {
                 continue;
             }
             let start = lines.text.len();
-            let length = self.write(shape, batch, rest.slices(), lines);
-            if length <= shape.limit || taken == 1 {
+            let (length, is_near) = self.write(shape, batch, rest.slices(), lines);
+            if is_near && length <= shape.limit || taken == 1 {
                 self.keep(lines);
                 rest.advance();
             } else {
@@ -247,8 +247,8 @@ impl Maker {
         while !left.is_empty() {
             let (these, others) = left.split_at(wanted.min(left.len()));
             let start = lines.text.len();
-            let length = self.write(shape, batch, these.iter().copied(), lines);
-            if length <= shape.limit || these.len() == 1 {
+            let (length, is_near) = self.write(shape, batch, these.iter().copied(), lines);
+            if is_near && length <= shape.limit || these.len() == 1 {
                 self.keep(lines);
                 left = others;
             } else {
@@ -258,19 +258,20 @@ impl Maker {
         }
     }
 
-    /// Appends a line to the text; returns the length of its body.
+    /// Appends a line to the text; returns the length of its body, and whether its samples are near enough to
+    /// each other to stand in one.
     fn write<'a>(
         &mut self,
         shape: Shape,
         batch: u64,
         slices: impl Iterator<Item = Slice<'a>> + Clone,
         lines: &mut Lines,
-    ) -> usize {
+    ) -> (usize, bool) {
         let start = lines.text.len();
         lines.text.resize(start + shape.envelope - 1, 0);
-        self.raw.write(batch, slices, &mut lines.text);
+        let is_near = self.raw.write(batch, slices, &mut lines.text);
         lines.text.push(b'\n');
-        lines.text.len() - start - shape.envelope
+        (lines.text.len() - start - shape.envelope, is_near)
     }
 
     fn keep(&mut self, lines: &mut Lines) {
@@ -279,9 +280,11 @@ impl Maker {
     }
 }
 
-/// How many samples to try where so many make a body of `length` bytes, over the limit.
+/// How many samples to try where so many make a body of `length` bytes that cannot be a line.
 fn fewer(samples: usize, limit: usize, length: usize) -> usize {
-    (samples * limit / length * 15 / 16).max(1)
+    // A body within the limit has times too far apart.
+    let fit = if length > limit { samples * limit / length * 15 / 16 } else { samples / 2 };
+    fit.max(1)
 }
 
 #[cfg(test)]

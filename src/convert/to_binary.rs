@@ -7,8 +7,9 @@ use std::io::{Seek, Write};
 use std::ops::Range;
 
 use crate::convert::merge::Merge;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::{Packing, Writer};
+use crate::limits::THREADS;
 use crate::protocol::RawColumns;
 
 pub use chunks::ToChunks;
@@ -64,6 +65,8 @@ pub struct Outcome<W> {
     pub losses: Vec<Error>,
     /// What could be overlooked without losing anything.
     pub tolerated: Vec<String>,
+    /// Facts of the run that this layout of profiles has no place for.
+    pub left_out: Vec<&'static str>,
 }
 
 /// Makes a version-1 profile out of the lines of a stream, as CPython's writer would have written
@@ -129,6 +132,7 @@ impl<W: Write + Seek> ToBinary<W> {
                     let Intake { columns, session, .. } = &mut self.intake;
                     merge.add(columns, &whole(columns), session.definitions_mut(), writer);
                     writer.added(columns.samples)?;
+                    check_threads(merge.threads()).map_err(|error| error.at(Position::Line(number)))?;
                 }
             }
         }
@@ -150,10 +154,19 @@ impl<W: Write + Seek> ToBinary<W> {
         let Some((mut writer, mut merge)) = self.profile else {
             return Err(Error::stream("the stream holds no run"));
         };
+        let left_out = ended.run.left_out();
         merge.finish(&mut writer);
         let sink = writer.finish(merge.threads() as u32, ended.statistics.as_ref())?;
-        Ok(Outcome { sink, samples, losses: ended.losses, tolerated: ended.tolerated })
+        Ok(Outcome { sink, samples, losses: ended.losses, tolerated: ended.tolerated, left_out })
     }
+}
+
+/// Each thread of a profile takes memory to its end.
+fn check_threads(threads: usize) -> Result<()> {
+    if threads <= THREADS {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Limit, format!("the run has more than {THREADS} threads, the limit")))
 }
 
 /// All samples of a message.

@@ -6,10 +6,10 @@ use std::ops::Range;
 use tempfile::SpooledTempFile;
 
 use super::intake::{Event, Intake, RunHead};
-use super::{Outcome, ProfileOptions, whole};
+use super::{Outcome, ProfileOptions, check_threads, whole};
 use crate::convert::merge::Merge;
 use crate::convert::options::Flush;
-use crate::error::Result;
+use crate::error::{Position, Result};
 use crate::format::{Chunk, ChunkInfo, Packing, Writer};
 use crate::limits::CHUNK_SAMPLES;
 use crate::model::{RunFacts, Statistics};
@@ -91,6 +91,8 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             while left.iter().any(|range| !range.is_empty()) {
                 self.add(&mut left)?;
             }
+            let threads = self.open.as_ref().map_or(0, |open| open.merge.threads());
+            check_threads(threads).map_err(|error| error.at(Position::Line(number)))?;
         }
         Ok(())
     }
@@ -180,7 +182,13 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,
         };
         commit(open.finish(&ended.run, chunks, ended.statistics.as_ref())?)?;
-        Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
+        Ok(Outcome {
+            sink: (),
+            samples,
+            losses: ended.losses,
+            tolerated: ended.tolerated,
+            left_out: Vec::new(),
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::convert::session::{Session, Step};
 use crate::error::{Error, Position, Result};
 use crate::model::{RunFacts, Statistics};
 use crate::protocol::message::Meta;
-use crate::protocol::{Message, RawColumns, decode};
+use crate::protocol::{Message, RawColumns, decode, quoted};
 
 /// Takes a stream's lines and keeps its rules.
 pub(super) struct Intake {
@@ -26,6 +26,15 @@ pub(super) struct RunHead {
     pub meta: Meta,
     /// A time of the profiler's clock and the same as Unix time, by the last `meta`.
     pub wall_us: Option<(u64, i64)>,
+}
+
+impl RunHead {
+    /// Facts that only chunks have a place for.
+    pub fn left_out(&self) -> Vec<&'static str> {
+        let has_labels = self.meta.labels.as_ref().is_some_and(|labels| !labels.is_empty());
+        let facts = [("the labels", has_labels), ("the date", self.wall_us.is_some())];
+        facts.into_iter().filter(|(_, is_there)| *is_there).map(|(fact, _)| fact).collect()
+    }
 }
 
 /// What has to be done with a line.
@@ -180,7 +189,7 @@ fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
         let value = text.parse().ok();
         if value.is_none() {
             session.lose(
-                Error::stream(format!("the {what} '{text}' has no place in a profile"))
+                Error::stream(format!("the {what} '{}' has no place in a profile", quoted(text)))
                     .at(Position::Line(number)),
             );
         }
