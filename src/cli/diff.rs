@@ -124,6 +124,10 @@ fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)
         }
         source.forget(sequence.position())?;
     }
+    if let Some(failure) = source.failure() {
+        lost(&failure);
+        first_lost.get_or_insert(failure);
+    }
     match first_lost {
         Some(error) if parts == 0 => Err(error),
         _ => Ok(counts.finish()),

@@ -8,32 +8,34 @@ use crate::cli::Status;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
+use crate::cli::profile_outlet::ProfileOutlet;
 use crate::cli::runs::threads;
 use crate::cli::sniff::stream_lines;
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, Result};
 use crate::limits::SPOOL_MEMORY;
-use crate::stream::{Input, Lines, Output, Target};
+use crate::stream::{Input, Lines, Target};
 
 /// Of chunks, unless said otherwise.
 const FLUSH: Flush = Flush { samples: None, interval: Some(Duration::from_secs(10)), part: false };
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
-    if args.layout == Layout::V1 && args.flush.is_some() {
-        return Err(Error::usage("--flush is for chunks: --layout v2"));
+    let layout = args.layout();
+    if layout == Layout::V1 && args.flush.is_some() {
+        return Err(Error::usage("--flush is for chunks: --layout v2, or --format binary"));
     }
     let network = network(&args.access, messages)?;
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
-    let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
+    let mut output = ProfileOutlet::open(&target, &args.live, layout == Layout::Framed, messages)?;
     let job = Job { args, messages, input: &input };
-    let status = match args.layout {
-        Layout::V1 => job.whole(&mut output, &target)?,
-        Layout::V2 => job.chunks(&mut output, &target)?,
+    let status = match layout {
+        Layout::V1 => job.whole(&mut output)?,
+        Layout::V2 | Layout::Framed => job.chunks(&mut output)?,
     };
-    output.commit().map_err(|error| error.within(&target.name()))?;
-    Ok(status)
+    let delivered = output.commit()?;
+    Ok(if status == Status::Done { delivered } else { status })
 }
 
 struct Job<'a> {
@@ -43,7 +45,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn whole(&self, output: &mut Output, target: &Target) -> Result<Status> {
+    fn whole(&self, output: &mut ProfileOutlet) -> Result<Status> {
         if let Some(file) = output.file() {
             let mut profile = ToBinary::new(file, self.options());
             let ended = self.lines(|number, line| profile.line(number, line))?;
@@ -53,16 +55,13 @@ impl Job<'_> {
         let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
         let ended = self.lines(|number, line| profile.line(number, line))?;
         let (status, spool) = self.outcome(profile.finish(), ended)?;
-        output.spooled(spool).map_err(|error| Error::from(error).within(&target.name()))?;
+        output.spooled(spool)?;
         Ok(status)
     }
 
-    fn chunks(&self, output: &mut Output, target: &Target) -> Result<Status> {
+    fn chunks(&self, output: &mut ProfileOutlet) -> Result<Status> {
         let flush = self.args.flush.unwrap_or(FLUSH);
-        let mut profile = ToChunks::new(self.options(), flush, |mut chunk| {
-            let written = output.chunk(&chunk.header.clone(), &mut chunk.body());
-            written.map_err(|error| error.within(&target.name()))
-        });
+        let mut profile = ToChunks::new(self.options(), flush, |chunk| output.chunk(chunk));
         let ended = self.lines(|number, line| profile.line(number, line))?;
         Ok(self.outcome(profile.finish(), ended)?.0)
     }

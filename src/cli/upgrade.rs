@@ -1,7 +1,7 @@
 //! `upgrade`: CPython's own JSON Lines into a stream.
 
 use crate::cli::Status;
-use crate::cli::args::Upgrade as Args;
+use crate::cli::args::{Format, Upgrade as Args};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::outlet::{Outlet, targets};
@@ -16,7 +16,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let network = network(&args.access, messages)?;
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let targets = targets(&args.output, std::slice::from_ref(&input), &network)?;
-    let mut outlet = Outlet::open(&targets, &args.live, &network, false, None, messages)?;
+    let mut outlet = Outlet::open(&targets, &args.live, &network, Format::Jsonl, false, None, messages)?;
     let name = input.name();
     let named = |error: Error| error.within(&name);
     let mut lines = Lines::new(stream_lines(&input).map_err(named)?);

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 
 use tempfile::{NamedTempFile, SpooledData, SpooledTempFile};
@@ -10,7 +9,6 @@ use tempfile::{NamedTempFile, SpooledData, SpooledTempFile};
 use crate::error::Result;
 use crate::stream::beside::Beside;
 use crate::stream::limit::Limit;
-use crate::stream::socket::Socket;
 use crate::stream::target::folder_of;
 use crate::stream::unfinished::end_unfinished;
 
@@ -46,8 +44,6 @@ pub(super) enum Place {
     /// The same, for whose reader nobody waits longer than this.
     #[cfg(unix)]
     Limited(File, Limit),
-    /// A connection.
-    Socket(Socket),
     /// A file in the making beside its place.
     File {
         file: NamedTempFile,
@@ -273,7 +269,6 @@ impl Output {
             Place::Beside(mut beside) => beside.finish()?,
             #[cfg(unix)]
             Place::Limited(mut file, _) => file.flush()?,
-            Place::Socket(socket) => socket.shutdown(Shutdown::Write),
             Place::File { file, path } => {
                 file.as_file().sync_all()?;
                 persist(file, &path)?;
@@ -327,7 +322,6 @@ impl Write for Place {
             Place::Beside(beside) => beside.write(bytes),
             #[cfg(unix)]
             Place::Limited(file, limit) => write_limited(file, bytes, limit),
-            Place::Socket(socket) => socket.write(bytes),
             Place::File { file, .. } => file.as_file_mut().write(bytes),
             Place::Growing { file, .. } => file.write(bytes),
         }
@@ -340,7 +334,6 @@ impl Write for Place {
             Place::Beside(beside) => beside.flush(),
             #[cfg(unix)]
             Place::Limited(file, _) => file.flush(),
-            Place::Socket(socket) => socket.flush(),
             Place::File { file, .. } => file.as_file_mut().flush(),
             Place::Growing { file, .. } => file.flush(),
         }

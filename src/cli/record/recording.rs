@@ -300,17 +300,21 @@ impl<'a> Recording<'a> {
         run.statistics = profile.contents().statistics.or(run.statistics);
         self.chunks += 1;
         self.samples += samples;
-        if !self.profile_paths.is_empty() || self.ring.is_some() {
+        if !self.profile_paths.is_empty() || self.ring.is_some() || self.stream.is_binary() {
             let chunk = profile.to_chunk(&info)?;
             if let Some(profiles) = &mut run.profiles {
                 self.errors.extend(profiles.chunk(&chunk));
                 self.has_data |= !profiles.is_empty();
             }
+            if self.stream.is_binary() {
+                self.stream.write(|written| written.chunk(&info, samples, &chunk))?;
+                self.has_data |= self.stream.is_wanted();
+            }
             if let Some(ring) = &mut self.ring {
                 ring.push(Kept::new(&info, samples), chunk)?;
             }
         }
-        if self.stream.is_wanted() {
+        if self.stream.is_wanted() && !self.stream.is_binary() {
             let stream = match &mut run.stream {
                 Some(stream) => stream,
                 None => {
