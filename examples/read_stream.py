@@ -11,6 +11,7 @@ the definitions that it needs. Python 3.9 or later, no other packages.
 import argparse
 import base64
 import json
+import os
 import sys
 from collections import Counter
 from typing import NamedTuple, Optional
@@ -155,4 +156,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # by head, for one: nobody wants the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -569,8 +569,9 @@ pub fn upgrade(input: &[u8]) {
     if try_each_line(input, |number, line| upgrade.line(number, line)).is_err() {
         return;
     }
+    let Ok(losses) = upgrade.end() else { return };
     let mut stream = Vec::new();
-    let Ok(losses) = upgrade.finish(&mut stream) else { return };
+    upgrade.write(&mut stream).expect("memory takes it");
     assert_eq!(findings(&stream), [], "an upgraded stream is well-formed");
     if losses.is_empty() {
         assert!(!tells_of_loss(&stream), "what is lost is told");

@@ -66,3 +66,23 @@ pub const SPOOL_MEMORY: usize = 8 * 1024 * 1024;
 
 /// Largest zstd window as a power of two (128 MiB), zstd's own default and what CPython takes.
 pub const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// Entries of a list or map of a run's facts in one message: labels, stream types, reasons of loss.
+pub const FACTS: usize = 4096;
+
+/// Nodes of a `raw` message's call tree: more than a line of [`LINE_MAX`] has room for, but for the same number
+/// again and again.
+pub const NODES: usize = 2 * 1024 * 1024;
+
+/// Strings, and as many frames, of a run that a reader of streams keeps at a time.
+pub const DEFINITIONS: usize = 2 * 1024 * 1024;
+
+/// Things that following a stream keeps at a time, over all of its runs: ids, threads, holes, windows, and
+/// [`RUN_KEPT`] for each run.
+pub const KEPT: usize = 2 * 1024 * 1024;
+
+/// As how much a run counts that is followed.
+pub const RUN_KEPT: usize = 32;
+
+/// Faults of a stream that are told one by one.
+pub const FAULTS: usize = 1000;

@@ -82,7 +82,7 @@ fn the_shape_of_a_line() {
         (6, ",\"seq\":5", "", "key \"seq\" is missing"),
         (5, "\"scope\":\"window\",", "", "key \"scope\" is missing"),
         (4, "{\"thread_id\":\"41240\",", "{", "key \"thread_id\" is missing"),
-        (6, "\"ts_usec\":7205131144", "\"ts_usec\":null", "key \"ts_usec\" is null instead of left out"),
+        (6, "\"ts_usec\":7205131145", "\"ts_usec\":null", "key \"ts_usec\" is null instead of left out"),
         (
             3,
             ",\"end_col\":[34,23,null,9,11,null]",

@@ -177,3 +177,48 @@ fn help_has_examples_and_version_and_completions_print() {
     assert_eq!(run(&["man", folder.path().to_str().expect("UTF-8")], b"").code, 0);
     assert!(folder.path().join("tachyon-jsonl-from-bin.1").exists());
 }
+
+#[test]
+fn the_start_of_a_run_is_any_rfc_3339_time_or_what_date_prints() {
+    let file = data("cpython/tiny_script_none.bin");
+    let wall = |time: &str| {
+        let ran = run(&["from-bin", file.to_str().expect("UTF-8"), "--wall-start", time], b"");
+        let meta = common::messages(&ran.stdout).into_iter().next();
+        let wall = meta.map(|meta| {
+            let since = meta["start_usec"].as_i64().expect("a time")
+                - meta["run_start_usec"].as_i64().expect("a time");
+            meta["wall_usec"].as_i64().expect("a time") - since
+        });
+        (ran.code, wall)
+    };
+    for (time, expected) in [
+        ("2026-09-21T14:13:20Z", 1_790_000_000_000_000),
+        ("2026-09-21T16:13:20+02:00", 1_790_000_000_000_000),
+        ("2026-09-21t08:43:20.5-05:30", 1_790_000_000_500_000),
+        ("2026-09-21 14:13:20.123456789012345678Z", 1_790_000_000_123_456),
+        ("1790000000", 1_790_000_000_000_000),
+        ("1790000000.123456789", 1_790_000_000_123_456),
+        ("1790000000.0000000000001", 1_790_000_000_000_000),
+        ("1969-12-31T23:59:59.5Z", -500_000),
+    ] {
+        assert_eq!(wall(time), (0, Some(expected)), "{time}");
+    }
+    // Without an offset it could be any of 26 hours; these seconds are milliseconds.
+    for time in ["2026-09-21T14:13:20", "2026-09-21", "1790000000.", ".5", "1790000000000", "1e9", "", "now"]
+    {
+        assert_eq!(wall(time), (2, None), "{time}");
+    }
+}
+
+#[test]
+fn a_run_id_may_begin_with_a_hyphen() {
+    let file = data("cpython/tiny_script_none.bin");
+    let file = file.to_str().expect("UTF-8");
+    let stream = run(&["from-bin", file, "--run-id", "-abc"], b"").stdout;
+    assert_eq!(common::messages(&stream)[0]["run_id"], "-abc");
+    let ran = run(&["to-bin", "--compression", "none", "--run-id", "-abc"], &stream);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(ran.stdout == std::fs::read(file).expect("readable"));
+    let ran = run(&["diff", file, "-", "--run-id", "-abc"], &stream);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}

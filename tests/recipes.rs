@@ -89,3 +89,15 @@ fn plain_python_reads_a_stream() {
     };
     assert!(rows.lines().count() > 3, "{rows}");
 }
+
+#[test]
+fn plain_python_ends_quietly_when_its_reader_goes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stream = stream_file(&folder);
+    let script = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE); \
+                  p.stdout.close(); print(p.stderr.read(), p.wait())";
+    let mut command = Command::new("python3");
+    command.args(["-c", script, "python3", "-u"]).arg(example("read_stream.py")).arg(&stream);
+    let Some(said) = output(&mut command) else { return };
+    assert_eq!(said.trim(), "b'' 0");
+}

@@ -174,3 +174,58 @@ fn the_vectors_are_what_the_program_makes() {
 fn the_program_prints_the_schema() {
     assert!(run(&["schema"], b"").stdout == std::fs::read(schema("stream.schema.json")).expect("readable"));
 }
+
+#[test]
+fn streams_with_differences_of_65_bits_are_still_read() {
+    let stream = std::fs::read(common::data("cases/clocks_65_bits.jsonl")).expect("readable");
+    let ran = common::run(&["to-bin", "--compression", "none"], &stream);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(ran.stdout == std::fs::read(schema("vectors/clocks.bin")).expect("readable"));
+    assert_eq!(common::findings(&stream), [""; 0]);
+}
+
+#[test]
+fn differences_of_times_fit_a_signed_number_of_64_bits_however_far_a_clock_jumps() {
+    let stream = std::fs::read(schema("vectors/clocks.jsonl")).expect("readable");
+    let mut farthest = 0;
+    for line in stream.split_inclusive(|byte| *byte == b'\n') {
+        if let common::consumer::Message::Raw { threads, .. } = common::consumer::parse(line) {
+            let deltas = threads.iter().flat_map(|thread| &thread.ts_delta_usec);
+            farthest = deltas.map(|delta| delta.unsigned_abs()).chain([farthest]).max().unwrap_or(0);
+        }
+    }
+    assert!(farthest > 1 << 30);
+    let ran = common::run(&["to-bin", "--compression", "none"], &stream);
+    assert!(ran.stdout == std::fs::read(schema("vectors/clocks.bin")).expect("readable"));
+}
+
+#[test]
+fn a_call_trace_as_msgspec_writes_it_gives_lines_that_validate_each_input_under_an_id_of_its_own() {
+    let file = common::data("cases/lmct_magic_bin.lmct");
+    let path = file.to_str().expect("UTF-8");
+    let ran = run(&["from-bin", path, path], b"");
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert_eq!(Validator::new().validate(&ran.stdout, "trace"), 10);
+    let ids: std::collections::BTreeSet<String> =
+        common::messages(&ran.stdout).iter().map(|message| message["run_id"].to_string()).collect();
+    assert_eq!(ids.len(), 2);
+    assert_eq!(common::findings(&ran.stdout), [""; 0]);
+}
+
+#[test]
+fn what_is_odd_about_the_header_of_a_call_trace_is_told() {
+    let whole = std::fs::read(common::data("cases/lmct_magic_bin.lmct")).expect("readable");
+    let place =
+        |what: &[u8]| whole.windows(what.len()).position(|found| found == what).expect("in the header");
+    for (what, byte, said) in [
+        (&b"\"l1_size\": 8"[..], b'9', "sm_config_digest is not the SHA-256 of sm_config_json"),
+        (&b"trace_schema_version\x01"[..], 7, "trace_schema_version 7 is not known; 1 is"),
+    ] {
+        let mut odd = whole.clone();
+        odd[place(what) + what.len() - 1] = byte;
+        let ran = run(&["from-bin"], &odd);
+        assert_eq!((ran.code, ran.stderr.matches(said).count()), (0, 1), "{}", ran.stderr);
+        let strict = run(&["from-bin", "--strict"], &odd);
+        assert_eq!((strict.code, strict.stderr.matches(said).count()), (1, 1), "{}", strict.stderr);
+    }
+}

@@ -272,7 +272,7 @@ fn s10_an_undefined_frame_keeps_its_sample_and_a_redefinition_is_told() {
     let undefined = stream.replacen("\"frame_id\":[0,", "\"frame_id\":[77,", 1);
     let ran = to_bin(undefined.as_bytes(), &[]);
     assert_eq!(ran.code, 3, "{}", ran.stderr);
-    assert!(ran.stderr.contains("1 frames are not defined; their names are lost (line 4)"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 frame is not defined; its name is lost (line 4)"), "{}", ran.stderr);
     let again = run(&["from-bin"], &ran.stdout);
     assert!(String::from_utf8_lossy(&again.stdout).contains("<undefined frame 0>"));
 
@@ -294,7 +294,7 @@ fn numbers_past_every_limit_are_told_and_not_rounded() {
         ("\"interpreter_id\":0", "\"interpreter_id\":4294967296"),
         ("\"status\":[4,4]", "\"status\":[4,256]"),
         ("\"ts_delta_usec\":[0,1000]", "\"ts_delta_usec\":[0,18446744073709551615]"),
-        ("\"ts_delta_usec\":[0,1000]", "\"ts_delta_usec\":[0,1e3]"),
+        ("\"ts_delta_usec\":[0,1000]", "\"ts_delta_usec\":[0,1.5]"),
         ("\"stack_parent\":[null,", "\"stack_parent\":[9,"),
         ("\"stack\":[0,0]", "\"stack\":[0,4000000000]"),
         ("\"stack\":[0,0]", "\"stack\":[0]"),

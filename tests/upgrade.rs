@@ -141,6 +141,20 @@ fn runs_one_behind_the_other_stay_apart() {
     assert_ne!(ends[0]["run_id"], ends[1]["run_id"]);
 }
 
+/// However often an id comes, and whoever has the name that it would get.
+#[test]
+fn each_run_has_a_run_id_of_its_own() {
+    let long = "b".repeat(64);
+    for ids in [["b", "b", "b"], ["b", "b", "b-2"], ["b-2", "b", "b"], [&long, &long, &long]] {
+        let lines = ids.map(|id| read("cases/cpython_v0.jsonl").replace(&"a".repeat(32), id)).concat();
+        let messages = upgraded(&lines);
+        let named: std::collections::BTreeSet<_> =
+            messages.iter().map(|message| message["run_id"].as_str().expect("a text")).collect();
+        assert_eq!(named.len(), 3, "{named:?}");
+        assert!(named.iter().all(|id| id.len() <= 64), "{named:?}");
+    }
+}
+
 #[test]
 fn what_is_unknown_is_left_out() {
     let messages = upgraded(&read("cases/cpython_v0.jsonl"));

@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::convert::Flush;
 use crate::format::Packing;
@@ -85,7 +87,7 @@ pub(crate) struct FromBin {
     #[arg(short, long, value_name = "TARGET")]
     pub output: Vec<PathBuf>,
 
-    /// Message types, as in raw,agg:5s,heartbeat:1s,loss; -TYPE takes one out
+    /// Message types, as in raw,agg:5s,heartbeat:1s,loss; -TYPE takes one out, as in -agg
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = |list: &str| list.parse::<StreamTypes>())]
     pub stream_types: Option<StreamTypes>,
 
@@ -95,7 +97,7 @@ pub(crate) struct FromBin {
     pub flush: Option<Flush>,
 
     /// Id of the run: auto (from the profile's content), random, or your own
-    #[arg(long, value_name = "ID", default_value = "auto")]
+    #[arg(long, value_name = "ID", default_value = "auto", allow_hyphen_values = true)]
     pub run_id: String,
 
     /// The stream's schema: our own version 2, or what CPython 3.15's replay --jsonl writes, which is
@@ -115,7 +117,8 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// When the run began, since profiles have no date: Unix seconds or RFC 3339
+    /// When the run began, since profiles have no date: RFC 3339 with an offset, or Unix seconds as
+    /// of date +%s.%N
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]
     pub wall_start: Option<i64>,
 
@@ -242,7 +245,7 @@ pub(crate) struct ToBin {
     pub threads: Option<NonZeroUsize>,
 
     /// Which run to take, where there are several
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub run_id: Option<String>,
 
     /// Refuse a stream with any fault or oddity
@@ -345,7 +348,7 @@ pub(crate) struct Diff {
     pub top: usize,
 
     /// Which run of a stream to take, where there are several
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub run_id: Option<String>,
 
     /// Compare although mode or capture settings differ
@@ -470,20 +473,29 @@ fn parse_buffer(text: &str) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// Unix microseconds.
+/// Unix microseconds of Unix seconds, as `date +%s.%N` prints them, or of an RFC 3339 time with its offset.
+/// What is less than a microsecond is cut off.
 fn parse_wall(text: &str) -> Result<i64, String> {
-    let fault = || format!("'{text}' is no time; write it like 1790000000.5 or 2026-09-21T14:13:20Z");
-    if let Ok(time) = humantime::parse_rfc3339_weak(text) {
-        let since = time.duration_since(std::time::UNIX_EPOCH).map_err(|_| fault())?;
-        return i64::try_from(since.as_micros()).map_err(|_| fault());
+    let fault = || {
+        format!("'{text}' is no time with an offset; write it like 2026-09-21T14:13:20+02:00 or 1790000000.5")
+    };
+    if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
+        return i64::try_from(time.unix_timestamp_nanos().div_euclid(1000)).map_err(|_| fault());
     }
-    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if fraction.len() > 6 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+    let (seconds, fraction) = match text.split_once('.') {
+        Some((seconds, fraction)) if !fraction.is_empty() => (seconds, fraction),
+        Some(_) => return Err(fault()),
+        None => (text, ""),
+    };
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if seconds.is_empty() || !is_digits(seconds) || !is_digits(fraction) {
         return Err(fault());
     }
-    let seconds: u32 = seconds.parse().map_err(|_| fault())?;
-    let micros: i64 = format!("{fraction:0<6}").parse().map_err(|_| fault())?;
-    Ok(i64::from(seconds) * 1_000_000 + micros)
+    let micros: i64 = format!("{fraction:0<6}")[..6].parse().map_err(|_| fault())?;
+    let seconds: Option<i64> = seconds.parse().ok();
+    let time = seconds.and_then(|seconds| seconds.checked_mul(1_000_000)?.checked_add(micros));
+    // As far as an RFC 3339 time goes: milliseconds by mistake are no seconds.
+    time.filter(|time| *time < 253_402_300_800_000_000).ok_or_else(fault)
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {

@@ -19,7 +19,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let named = |error: Error| error.within(&name);
     let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
     let mut checker = Checker::default();
-    let mut told = Told { out: terminal::open()?, faults: 0 };
+    let mut told = Told { out: terminal::open()?, told: 0 };
     let mut findings = Vec::new();
     loop {
         match lines.next_line() {
@@ -37,25 +37,30 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         told.tell(&mut findings)?;
     }
     let messages = checker.messages();
-    checker.finish(&mut findings);
+    let faults = checker.finish(&mut findings);
     told.tell(&mut findings)?;
     told.flush()?;
-    if told.faults == 0 {
+    if faults == 0 {
         return Ok(Status::Done);
     }
-    let (faults, messages) = (counted(told.faults, "fault"), counted(messages, "message"));
-    Err(named(Error::stream(format!("{faults} in {messages}"))))
+    let more = if faults > told.told {
+        format!(", of which the first {} are told", told.told)
+    } else {
+        String::new()
+    };
+    let (faults, messages) = (counted(faults, "fault"), counted(messages, "message"));
+    Err(named(Error::stream(format!("{faults} in {messages}{more}"))))
 }
 
 struct Told<W> {
     out: W,
-    faults: u64,
+    told: u64,
 }
 
 impl<W: Write> Told<W> {
     fn tell(&mut self, findings: &mut Vec<Finding>) -> Result<()> {
         for Finding { line, what } in findings.drain(..) {
-            self.faults += 1;
+            self.told += 1;
             let line = format!("line {line}: {what}");
             writeln!(self.out, "{}", shown(&line)).map_err(terminal::named)?;
         }

@@ -86,9 +86,10 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
                     }
                 }
             }
-            let (side, losses) = counts.finish().map_err(named)?;
+            let (side, losses, tolerated) = counts.finish().map_err(named)?;
             losses.iter().for_each(&mut lost);
-            lines.tolerated().notes().iter().for_each(|oddity| messages.warning(&name, oddity));
+            let oddities = lines.tolerated().notes().into_iter().chain(tolerated);
+            oddities.for_each(|oddity| messages.warning(&name, &oddity));
             Ok(side)
         }
         Sniffed::Profile(source) => profile_side(source, by(args), &mut lost).map_err(named),

@@ -11,12 +11,12 @@ use crate::cli::Status;
 use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::messages::Messages;
 use crate::cli::outlet::Outlet;
-use crate::convert::{CpythonRun, RunStream, StreamOptions, Upgrade};
+use crate::cli::upgrade::{self, CpythonFile};
+use crate::convert::{CpythonRun, RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Contents, Framing, Lost, Part, Profile};
 use crate::model::RunFacts;
 use crate::protocol::{LmcacheTrace, ToMsgpack};
-use crate::stream::Lines;
 
 /// Oddities that are told of each run; more are left out.
 const TOLD: usize = 20;
@@ -327,6 +327,15 @@ impl<'a> Runs<'a> {
         Ok(())
     }
 
+    /// Something that costs nothing.
+    fn oddity(&self, name: &str, what: &str) -> Result<()> {
+        if self.args.strict {
+            return Err(Error::stream(what).within(name));
+        }
+        self.messages.warning(name, what);
+        Ok(())
+    }
+
     /// Names the file that an error is about.
     fn at_output<T>(&mut self, name: &str, written: Result<T>) -> Result<T> {
         let outlet = self.output.place();
@@ -377,28 +386,15 @@ impl<'a> Runs<'a> {
 
     /// Takes CPython's own JSON Lines, whose runs hold counts.
     pub fn cpython(&mut self, name: &str, reader: impl BufRead) -> Result<()> {
-        let mut upgrade = Upgrade::default().max_line(self.args.max_line);
-        let mut lines = Lines::new(reader);
-        let broken = loop {
-            match lines.next_message() {
-                Ok(Some(line)) => {
-                    upgrade.line(line.number, line.bytes).map_err(|error| error.within(name))?;
-                }
-                Ok(None) => break None,
-                // What came before it is whole.
-                Err(error) => break Some(error),
-            }
-        };
-        let mut text = Vec::new();
-        let losses = upgrade.finish(&mut text).map_err(|error| error.within(name))?;
-        for loss in broken.into_iter().chain(losses) {
+        let CpythonFile { upgrade, losses, oddities } = upgrade::read(name, reader, self.args.max_line)?;
+        for loss in losses {
             self.fault(name, loss)?;
         }
-        for oddity in lines.tolerated().notes() {
-            self.messages.warning(name, &oddity);
+        for oddity in oddities {
+            self.oddity(name, &oddity)?;
         }
         self.messages.warning(name, "CPython's own JSON Lines, which hold counts and no samples");
-        let written = self.output.write_all(&text).and_then(|()| self.output.flush()).map_err(Error::from);
+        let written = upgrade.write(&mut self.output);
         self.at_output(name, written)?;
         self.ended += 1;
         Ok(())
@@ -412,11 +408,15 @@ impl<'a> Runs<'a> {
         if self.args.schema == Schema::Cpython {
             return Err(Error::usage("CPython's JSON Lines have no place for calls").within(name));
         }
-        match self.args.run_id.as_str() {
-            "auto" => {}
-            "random" => trace = trace.run_id(&self.written_id(random_id()?)),
-            id => trace = trace.run_id(id),
+        for oddity in trace.oddities() {
+            self.oddity(name, &oddity)?;
         }
+        let id = match self.args.run_id.as_str() {
+            "auto" => self.own_among(trace.id().to_string()),
+            "random" => self.written_id(random_id()?),
+            id => id.to_string(),
+        };
+        trace = trace.run_id(&id);
         let mut text = Vec::new();
         trace.begin(&mut text);
         loop {
@@ -507,9 +507,13 @@ impl<'a> Runs<'a> {
             ("auto", None) => self.written_id(profile.content_hash()?.to_be_bytes()),
             _ => self.written_id(random_id()?),
         };
-        // The same again is another run.
+        Ok(self.own_among(id))
+    }
+
+    /// The id, or another that is made of it where a run has it already.
+    fn own_among(&mut self, id: String) -> String {
         let times = self.ids.entry(id.clone()).and_modify(|times| *times += 1).or_insert(1);
-        Ok(if *times == 1 { id } else { format!("{id}-{times}") })
+        if *times == 1 { id } else { format!("{id}-{times}") }
     }
 }
 
@@ -517,9 +521,18 @@ impl Runs<'_> {
     /// Sixteen bytes as a run id: CPython's are hexadecimal.
     fn written_id(&self, bytes: [u8; 16]) -> String {
         match self.args.schema {
-            Schema::Own => URL_SAFE_NO_PAD.encode(bytes),
+            Schema::Own => own_id(bytes),
             Schema::Cpython => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
         }
+    }
+}
+
+/// Sixteen bytes as a run id that no command takes for an option: it does not begin with a hyphen.
+pub(super) fn own_id(bytes: [u8; 16]) -> String {
+    let id = URL_SAFE_NO_PAD.encode(bytes);
+    match id.strip_prefix('-') {
+        Some(rest) => format!("_{rest}"),
+        None => id,
     }
 }
 
@@ -576,4 +589,18 @@ pub(super) fn random_id() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Error::from(std::io::Error::other(error)))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_id_that_is_made_up_looks_like_an_option() {
+        assert_eq!(own_id([0xfb; 16]), "_".to_string() + &URL_SAFE_NO_PAD.encode([0xfb; 16])[1..]);
+        assert_eq!(own_id([7; 16]), URL_SAFE_NO_PAD.encode([7; 16]));
+        assert!(
+            (0..=255).all(|first| own_id([first; 16]).len() == 22 && !own_id([first; 16]).starts_with('-'))
+        );
+    }
 }

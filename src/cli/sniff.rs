@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Cursor, Read};
 use crate::error::{Error, Result};
 use crate::format::{HEADER_LEN, is_profile, known};
 use crate::protocol::{FromMsgpack, LmcacheTrace, Message, RawColumns, decode, is_msgpack};
-use crate::stream::{Input, Packing, ProfileSource, packing_of, unpacked};
+use crate::stream::{Input, Lines, Packing, ProfileSource, packing_of, unpacked};
 
 /// Bytes that decide: room for what a program says before its first line.
 const PEEK: u64 = 8 * 1024;
@@ -132,7 +132,9 @@ fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
 /// Whether a file that begins so holds lines of JSON objects, maybe behind lines that a program said.
 /// A pstats file begins with a brace, too.
 fn is_stream(start: &[u8]) -> bool {
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    // As of a sequence of JSON texts.
+    let text = text.strip_prefix(b"\x1e").unwrap_or(text).trim_ascii_start();
     match text.strip_prefix(b"{") {
         Some(rest) => matches!(rest.trim_ascii_start().first(), None | Some(b'"' | b'}')),
         None => {
@@ -146,9 +148,9 @@ fn is_stream(start: &[u8]) -> bool {
 
 /// Whether the first message of a stream that begins so is one of CPython's own.
 fn is_cpython(start: &[u8]) -> bool {
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
-    let first = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).find(|line| line.starts_with(b"{"));
-    let decoded = first.and_then(|line| decode(&mut line.to_vec(), &mut RawColumns::default()).ok());
+    let mut lines = Lines::new(start);
+    let first = lines.next_message().ok().flatten();
+    let decoded = first.and_then(|line| decode(line.bytes, &mut RawColumns::default()).ok());
     decoded.is_some_and(|decoded| matches!(decoded.message, Message::CPython(_)))
 }
 

@@ -128,11 +128,16 @@ impl Job<'_> {
     ) -> Result<(Status, W)> {
         let name = self.input.name();
         let named = |error: Error| error.within(&name);
-        let Outcome { sink, samples, losses, tolerated: more } = match outcome {
+        let Outcome { sink, samples, losses, tolerated: more, left_out } = match outcome {
             Ok(outcome) => outcome,
             Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(target, error)),
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
+        if !left_out.is_empty() {
+            let facts = left_out.join(" and ");
+            let what = format!("a version-1 profile has no place for {facts}; --layout v2 keeps them");
+            self.messages.warning(&name, &what);
+        }
         let mut losses: Vec<Error> = broken.into_iter().chain(losses).collect();
         let oddities: Vec<String> = tolerated.into_iter().chain(more).collect();
         if self.args.strict {
@@ -145,10 +150,11 @@ impl Job<'_> {
         for oddity in &oddities {
             self.messages.warning(&name, oddity);
         }
-        if samples == 0
-            && let Some(loss) = losses.pop()
-        {
-            return Err(named(loss));
+        if samples == 0 && !losses.is_empty() {
+            // The first is the cause of others, mostly.
+            let first = losses.remove(0);
+            losses.iter().for_each(|loss| self.messages.fault(&name, loss));
+            return Err(named(first));
         }
         for loss in &losses {
             self.messages.fault(&name, loss);

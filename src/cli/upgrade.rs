@@ -1,5 +1,7 @@
 //! `upgrade`: CPython's own JSON Lines into a stream.
 
+use std::io::BufRead;
+
 use crate::cli::Status;
 use crate::cli::args::Upgrade as Args;
 use crate::cli::messages::Messages;
@@ -18,9 +20,38 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let targets = targets(&args.output, std::slice::from_ref(&input), &network)?;
     let mut outlet = Outlet::open(&targets, &args.live, &network, false, None, messages)?;
     let name = input.name();
-    let named = |error: Error| error.within(&name);
-    let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
-    let mut upgrade = Upgrade::default().max_line(args.max_line);
+    let reader = stream_lines(&input).map_err(|error| error.within(&name))?;
+    let CpythonFile { upgrade, losses, oddities } = read(&name, reader, args.max_line)?;
+    if args.strict
+        && let Some(fault) = losses.iter().map(Error::again).chain(oddities.iter().map(Error::stream)).next()
+    {
+        return Err(fault.within(&name));
+    }
+    oddities.iter().for_each(|oddity| messages.warning(&name, oddity));
+    losses.iter().for_each(|loss| messages.fault(&name, loss));
+    upgrade.write(&mut outlet).map_err(|error| outlet.named(error))?;
+    let status = outlet.commit()?;
+    Ok(if losses.is_empty() { status } else { Status::Partial })
+}
+
+/// The runs of a file, read to its end.
+pub(super) struct CpythonFile {
+    pub upgrade: Upgrade,
+    /// What is damaged or missing.
+    pub losses: Vec<Error>,
+    /// What was overlooked.
+    pub oddities: Vec<String>,
+}
+
+/// Reads the input of this name.
+///
+/// # Errors
+///
+/// An input that there is nothing of CPython's in.
+pub(super) fn read(name: &str, reader: impl BufRead, max_line: usize) -> Result<CpythonFile> {
+    let named = |error: Error| error.within(name);
+    let mut lines = Lines::new(reader);
+    let mut upgrade = Upgrade::default().max_line(max_line);
     let broken = loop {
         match lines.next_message() {
             Ok(Some(line)) => upgrade.line(line.number, line.bytes).map_err(named)?,
@@ -29,18 +60,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
             Err(error) => break Some(error),
         }
     };
-    let mut stream = Vec::new();
-    let losses = upgrade.finish(&mut stream).map_err(named)?;
-    let losses: Vec<Error> = broken.into_iter().chain(losses).collect();
-    let oddities = lines.tolerated().notes();
-    if args.strict
-        && let Some(fault) = losses.iter().map(Error::again).chain(oddities.iter().map(Error::stream)).next()
-    {
-        return Err(named(fault));
-    }
-    oddities.iter().for_each(|oddity| messages.warning(&name, oddity));
-    losses.iter().for_each(|loss| messages.fault(&name, loss));
-    std::io::Write::write_all(&mut outlet, &stream).map_err(|error| outlet.named(error.into()))?;
-    let status = outlet.commit()?;
-    Ok(if losses.is_empty() { status } else { Status::Partial })
+    let losses = upgrade.end().map_err(named)?;
+    let oddities = lines.tolerated().notes().into_iter().chain(upgrade.tolerated()).collect();
+    Ok(CpythonFile { losses: broken.into_iter().chain(losses).collect(), oddities, upgrade })
 }

@@ -2,12 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::convert::definitions::KnownFrames;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::DEFINITIONS;
 use crate::model::{Frame, Location};
-use crate::protocol::RawColumns;
 use crate::protocol::message::{FrameDef, StrDef};
 
 /// Strings and frames as the stream has defined them, and where they are in the profile.
@@ -22,6 +22,14 @@ pub(crate) struct Definitions {
     known_strings: FxHashMap<Vec<u8>, u32>,
     known_frames: KnownFrames,
     forgets: bool,
+    undefined: Undefined,
+}
+
+/// Ids that were used without a definition.
+#[derive(Debug, Default)]
+struct Undefined {
+    frames: FxHashSet<u32>,
+    strings: FxHashSet<u32>,
 }
 
 #[derive(Debug)]
@@ -38,6 +46,7 @@ impl Definitions {
         self.strings.clear();
         self.frames.clear();
         self.places = Places::default();
+        self.undefined = Undefined::default();
         self.known_frames.begin_batch();
     }
 
@@ -51,6 +60,7 @@ impl Definitions {
     }
 
     pub fn strings(&mut self, body: &StrDef) -> Result<()> {
+        has_room("strings", self.strings.len(), body.str_id.len())?;
         for (id, value) in body.str_id.iter().zip(&body.value) {
             let bytes = match body.base64.as_ref().and_then(|base64| base64.get(id)) {
                 Some(base64) => STANDARD
@@ -69,6 +79,7 @@ impl Definitions {
     }
 
     pub fn frames(&mut self, body: &FrameDef) -> Result<()> {
+        has_room("frames", self.frames.len(), body.frame_id.len())?;
         let at =
             |column: &Option<Vec<Option<i32>>>, row: usize| column.as_ref().and_then(|column| column[row]);
         for (row, id) in body.frame_id.iter().enumerate() {
@@ -97,13 +108,23 @@ impl Definitions {
         Ok(())
     }
 
-    /// How many frames of a message have no definition.
-    pub fn missing(&self, columns: &RawColumns) -> usize {
-        let is_missing = |id: &u32| self.places.get(*id) == Place::Undefined;
-        let mut missing: Vec<u32> = columns.stack_frame_id.iter().copied().filter(is_missing).collect();
-        missing.sort_unstable();
-        missing.dedup();
-        missing.len()
+    /// How many frames among these have no definition, and how many strings have none that the others are named
+    /// by. None is counted again.
+    pub fn missing(&mut self, frames: &[u32]) -> Missing {
+        let Definitions { places, undefined, .. } = self;
+        let mut missing = Missing::default();
+        for id in frames {
+            match (places.get(*id), self.frames.get(id)) {
+                (Place::At(_), _) => {}
+                (_, None) => missing.frames += usize::from(undefined.frames.insert(*id)),
+                (_, Some(frame)) => {
+                    let names = [frame.path, frame.function];
+                    let names = names.into_iter().filter(|id| !self.strings.contains_key(id));
+                    missing.strings += names.filter(|id| undefined.strings.insert(*id)).count();
+                }
+            }
+        }
+        missing
     }
 
     /// The profile's index of frame `id`, if it has one already.
@@ -114,7 +135,8 @@ impl Definitions {
         }
     }
 
-    /// The profile's index of frame `id`; `sink` is given what is not in the profile yet. An id without a definition gets a name that says so.
+    /// The profile's index of frame `id`; `sink` is given what is not in the profile yet. An id without a
+    /// definition gets a name that says so.
     pub fn frame(&mut self, id: u32, sink: &mut impl TableSink) -> u32 {
         if let Some(index) = self.known_frame(id) {
             return index;
@@ -170,6 +192,22 @@ impl Definitions {
             }
         }
     }
+}
+
+fn has_room(what: &str, known: usize, more: usize) -> Result<()> {
+    if known + more <= DEFINITIONS {
+        return Ok(());
+    }
+    let fault =
+        format!("the run defines more than {DEFINITIONS} {what}, the limit; those of this message are lost");
+    Err(Error::new(ErrorKind::Limit, fault))
+}
+
+/// How much of what a message uses is not defined.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Missing {
+    pub frames: usize,
+    pub strings: usize,
 }
 
 /// What is known of a frame id.

@@ -169,13 +169,14 @@ impl StreamSide {
         self.counts.line(number, line)
     }
 
-    /// The run's counts, and what is damaged or missing.
+    /// The run's counts, what is damaged or missing, and what was overlooked.
     ///
     /// # Errors
     ///
     /// A stream without samples and tables.
-    pub fn finish(self) -> Result<(Side, Vec<Error>)> {
-        let Counted { facts, samples_total, samples_empty, strings, rows, losses } = self.counts.finish()?;
+    pub fn finish(self) -> Result<(Side, Vec<Error>, Vec<String>)> {
+        let Counted { facts, samples_total, samples_empty, strings, rows, losses, tolerated } =
+            self.counts.finish()?;
         let rows = rows.into_iter().map(|(key, self_, cumulative)| {
             (subject(self.by, &key, &strings), SideCounts { self_, cumulative })
         });
@@ -187,7 +188,7 @@ impl StreamSide {
             samples_empty,
             counts: rows.collect(),
         };
-        Ok((side, losses))
+        Ok((side, losses, tolerated))
     }
 }
 

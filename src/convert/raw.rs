@@ -14,25 +14,46 @@ pub(crate) struct RawBuilder {
     path: Vec<u32>,
 }
 
+/// Whether the differences of these times, the first from `start`, are signed numbers of 64 bits.
+fn is_near(start: u64, slice: &Slice<'_>) -> bool {
+    let times = slice.times();
+    if slice.is_rising() && start <= times[0] {
+        return i64::try_from(times[times.len() - 1] - start).is_ok();
+    }
+    let before = std::iter::once(&start).chain(times);
+    before.zip(times).all(|(before, time)| i64::try_from(i128::from(*time) - i128::from(*before)).is_ok())
+}
+
+/// Where the times of a message or group with these samples count from, unless a clock jumps farther than a signed
+/// number of 64 bits can say, so that they belong in several. One sample alone never does.
+pub(crate) fn start_of<'a>(slices: impl Iterator<Item = Slice<'a>> + Clone) -> Option<u64> {
+    let key = slices.clone().map(|slice| slice.keys()[0]).min().unwrap_or(0);
+    // A clock that was set back is far below its thread's highest time.
+    let time = slices.clone().map(|slice| slice.times()[0]).min().unwrap_or(0);
+    [key, time].into_iter().find(|start| slices.clone().all(|slice| is_near(*start, &slice)))
+}
+
 impl RawBuilder {
-    /// Appends the body of a message with these samples to `out`. `start_us` is that of the message, or of its group.
+    /// Appends the body of a message with these samples to `out`. Its times count from `start_us`, that of the
+    /// message or of its group (see [`start_of`]).
     pub fn write<'a>(
         &mut self,
         batch: u64,
         start_us: u64,
-        slices: impl Iterator<Item = Slice<'a>> + Clone,
+        slices: impl Iterator<Item = Slice<'a>>,
         out: &mut Vec<u8>,
     ) {
         self.tree.clear();
         self.stacks.clear();
         let mut ends = Vec::new();
-        for slice in slices.clone() {
-            self.thread(&slice);
+        let slices: Vec<Slice<'a>> = slices.collect();
+        for slice in &slices {
+            self.thread(slice);
             ends.push(self.stacks.len());
         }
         let mut start = 0;
         let mut threads = Vec::with_capacity(ends.len());
-        for (slice, end) in slices.zip(ends) {
+        for (slice, end) in slices.iter().zip(ends) {
             threads.push(RawThread {
                 thread: slice.thread(),
                 times: slice.times(),

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use crate::convert::raw::RawBuilder;
+use crate::convert::raw::{RawBuilder, start_of};
 use crate::limits::GROUP_SAMPLES;
 use crate::model::{Cut, Lanes, Slice};
 use crate::protocol::group;
@@ -277,6 +277,7 @@ impl Maker {
         lines.fit = None;
         let samples: usize = lanes.slices().map(|slice| slice.times().len()).sum();
         let heads = Heads::of(lanes.slices());
+        let start_us = start_of(lanes.slices());
         if wanted.is_group {
             self.rest.copy_from(lanes.slices());
             self.split(shape, batch, wanted.line, true, lines);
@@ -285,18 +286,18 @@ impl Maker {
             }
             return;
         }
-        let length = self.write(shape, batch, first_key(lanes.slices()), lanes.slices(), lines);
+        let length = self.write(shape, batch, start_us.unwrap_or(0), lanes.slices(), lines);
         // A block that had to be small says little.
         if length > shape.limit / 2 || 2 * samples >= wanted.samples {
             lines.fit = Some(shape.fit(samples, heads, length, false));
         }
-        if length <= shape.limit || samples == 1 {
+        if start_us.is_some() && length <= shape.limit || samples == 1 {
             self.keep(lines);
             return;
         }
         lines.text.clear();
         self.rest.copy_from(lanes.slices());
-        let pieces = (length * 16 / 15).div_ceil(shape.limit);
+        let pieces = (length * 16 / 15).div_ceil(shape.limit).max(2 - usize::from(start_us.is_some()));
         self.split(shape, batch, samples.div_ceil(pieces), shape.is_for_a_group(heads), lines);
     }
 
@@ -311,7 +312,7 @@ impl Maker {
                 let slices: Vec<Slice<'_>> = rest.slices().collect();
                 let start = lines.mark();
                 let is_instant = taken == slices.len();
-                let fits = self.split_group(shape, batch, &mut line, &slices, lines);
+                let fits = self.split_group(shape, batch, &mut line, is_instant, &slices, lines);
                 if fits && (is_instant || lines.are_group_from(start, taken)) {
                     drop(slices);
                     rest.advance();
@@ -322,8 +323,9 @@ impl Maker {
                 continue;
             }
             let start = lines.mark();
-            let length = self.write(shape, batch, first_key(rest.slices()), rest.slices(), lines);
-            if length <= shape.limit || taken == 1 {
+            let start_us = start_of(rest.slices());
+            let length = self.write(shape, batch, start_us.unwrap_or(0), rest.slices(), lines);
+            if start_us.is_some() && length <= shape.limit || taken == 1 {
                 self.keep(lines);
                 rest.advance();
             } else {
@@ -341,10 +343,14 @@ impl Maker {
         shape: Shape,
         batch: u64,
         line: &mut usize,
+        is_instant: bool,
         threads: &[Slice<'_>],
         lines: &mut Lines,
     ) -> bool {
-        let start_us = first_key(threads.iter().copied());
+        let start_us = start_of(threads.iter().copied());
+        if start_us.is_none() && !is_instant {
+            return false;
+        }
         let samples = |slices: &[Slice<'_>]| slices.iter().map(|slice| slice.times().len()).sum::<usize>();
         // A few more than were expected to fit may do so.
         let all = samples(threads);
@@ -359,9 +365,10 @@ impl Maker {
             });
             let (these, others) = left.split_at(fitting.count().max(1));
             let start = lines.mark();
-            let length = self.write(shape, batch, start_us, these.iter().copied(), lines);
+            let start_us = start_us.or_else(|| start_of(these.iter().copied()));
+            let length = self.write(shape, batch, start_us.unwrap_or(0), these.iter().copied(), lines);
             let taken = samples(these);
-            if length <= shape.limit || taken == 1 {
+            if start_us.is_some() && length <= shape.limit || taken == 1 {
                 self.keep(lines);
                 left = others;
                 // Up to here it is known how many fit.
@@ -385,7 +392,7 @@ impl Maker {
         shape: Shape,
         batch: u64,
         start_us: u64,
-        slices: impl Iterator<Item = Slice<'a>> + Clone,
+        slices: impl Iterator<Item = Slice<'a>>,
         lines: &mut Lines,
     ) -> usize {
         let start = lines.text.len();
@@ -420,14 +427,11 @@ impl Lines {
     }
 }
 
-/// Where the deltas of a message with these samples, or a group, count from.
-fn first_key<'a>(slices: impl Iterator<Item = Slice<'a>>) -> u64 {
-    slices.map(|slice| slice.keys()[0]).min().unwrap_or(0)
-}
-
-/// How many samples to try where so many make a body of `length` bytes, over the limit.
+/// How many samples to try where so many make a body of `length` bytes that cannot be a line.
 fn fewer(samples: usize, limit: usize, length: usize) -> usize {
-    (samples * limit / length * 15 / 16).max(1)
+    // A body within the limit has times too far apart.
+    let fit = if length > limit { samples * limit / length * 15 / 16 } else { samples / 2 };
+    fit.max(1)
 }
 
 #[cfg(test)]

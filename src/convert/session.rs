@@ -1,9 +1,9 @@
 //! The rules of a stream while it is read: which run, which batch, what is defined, what is missing.
 
-use crate::convert::defined::Definitions;
+use crate::convert::defined::{Definitions, Missing};
 use crate::error::{Error, Position, Result};
 use crate::protocol::message::{End, IdScope, LossAmount, LossReason, Meta, Stats};
-use crate::protocol::{Decoded, Message, RawColumns};
+use crate::protocol::{Decoded, Message, RawColumns, quoted};
 
 /// Losses that are told one by one; more are counted.
 const TOLD: usize = 20;
@@ -147,10 +147,7 @@ impl Session {
                         batch.has_raw = true;
                         batch.samples_left = batch.samples_left.saturating_sub(columns.samples);
                     }
-                    let missing = self.definitions.missing(columns);
-                    if missing > 0 {
-                        self.lose_at(line, format!("{missing} frames are not defined; their names are lost"));
-                    }
+                    self.tell_missing(line, &columns.stack_frame_id);
                     return Ok(Step::Samples);
                 }
             }
@@ -174,12 +171,15 @@ impl Session {
                         .amount
                         .lost_samples
                         .map_or(String::new(), |samples| format!(" of {samples} samples"));
-                    self.lose_at(line, format!("the stream tells of a loss{samples} ({})", body.reason));
+                    self.lose_at(
+                        line,
+                        format!("the stream tells of a loss{samples} ({})", quoted(&body.reason)),
+                    );
                 }
             }
             Message::Error(body) => {
                 if body.fatal {
-                    self.lose_at(line, format!("the stream tells of an error: {}", body.detail));
+                    self.lose_at(line, format!("the stream tells of an error: {}", quoted(&body.detail)));
                 }
             }
             Message::End(end) => {
@@ -189,6 +189,18 @@ impl Session {
             Message::Heartbeat(_) | Message::Unknown(_) | Message::CPython(_) => {}
         }
         Ok(Step::Ignore)
+    }
+
+    /// Tells what of these frames is not defined, before they are used.
+    pub fn tell_missing(&mut self, line: u64, frames: &[u32]) {
+        let Missing { frames, strings } = self.definitions.missing(frames);
+        for (count, what) in [(frames, "frame"), (strings, "string")] {
+            match count {
+                0 => {}
+                1 => self.lose_at(line, format!("1 {what} is not defined; its name is lost")),
+                _ => self.lose_at(line, format!("{count} {what}s are not defined; their names are lost")),
+            }
+        }
     }
 
     /// Whether a message with this number may come now; notes those that are missing before it, but for

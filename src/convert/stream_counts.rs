@@ -2,12 +2,15 @@
 
 use std::collections::HashSet;
 
+use rustc_hash::FxHashMap;
+
 use crate::convert::aggregate::is_internal;
 use crate::convert::counts::{FrameCounts, FrameKey};
 use crate::convert::defined::TableSink;
 use crate::convert::session::{Session, Step};
 use crate::convert::tree::ROOT;
-use crate::error::{Error, Position, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::limits::DEFINITIONS;
 use crate::model::{By, Counts, Frame, Location};
 use crate::protocol::message::{Agg, Capture};
 use crate::protocol::{
@@ -28,8 +31,10 @@ pub(crate) struct StreamCounts {
     tables: Totals,
     facts: Option<StreamFacts>,
     /// Of CPython's own.
-    strings: Vec<(u32, Vec<u8>)>,
-    frames: Vec<CpythonFrame>,
+    strings: FxHashMap<u32, Vec<u8>>,
+    frames: FxHashMap<u32, CpythonFrame>,
+    /// Messages of types that are not known.
+    unknown: u64,
     cpython: Option<CpythonState>,
     last_table: Option<Agg>,
 }
@@ -65,6 +70,8 @@ pub(crate) struct Counted {
     /// The cumulative count is `None` where tables of frames don't tell it.
     pub rows: Vec<(FrameKey, u64, Option<u64>)>,
     pub losses: Vec<Error>,
+    /// What was overlooked.
+    pub tolerated: Vec<String>,
 }
 
 /// Ids of what is counted.
@@ -102,8 +109,9 @@ impl StreamCounts {
             samples: Totals::default(),
             tables: Totals::default(),
             facts: None,
-            strings: Vec::new(),
-            frames: Vec::new(),
+            strings: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            unknown: 0,
             cpython: None,
             last_table: None,
         }
@@ -125,6 +133,7 @@ impl StreamCounts {
         if let Message::CPython(kind) = &decoded.message {
             return self.cpython(number, &decoded, kind, line);
         }
+        self.unknown += u64::from(matches!(decoded.message, Message::Unknown(_)));
         match self.session.message(number, &decoded, &self.columns)? {
             Step::Ignore => {}
             Step::Opened(meta) => {
@@ -138,7 +147,7 @@ impl StreamCounts {
             Step::Samples => self.raw(),
             Step::Table => {
                 if let Message::Agg(body) = decoded.message {
-                    self.table(body);
+                    self.table(number, body);
                 }
             }
         }
@@ -155,31 +164,41 @@ impl StreamCounts {
                 None => samples.empty += *times as u64,
             }
         }
-        let mut seen = Vec::new();
-        for (node, count) in (0..).zip(&of_node).filter(|(_, count)| **count > 0) {
-            seen.clear();
-            let mut at: u32 = node;
-            while at != ROOT {
-                let id = session.definitions_mut().frame(columns.stack_frame_id[at as usize], ids);
-                if !seen.contains(&id) && !ids.hidden.contains(&id) {
-                    let counts = counts_of(of_samples, id);
-                    counts.cumulative += count;
-                    if seen.is_empty() {
-                        counts.self_ += count;
-                    }
-                    seen.push(id);
-                }
-                at = columns.stack_parent[at as usize];
-            }
-            if seen.is_empty() {
-                samples.empty += count;
+        let id_of: Vec<u32> =
+            columns.stack_frame_id.iter().map(|frame| session.definitions_mut().frame(*frame, ids)).collect();
+        let is_counted = |node: u32| !ids.hidden.contains(&id_of[node as usize]);
+        // The innermost frame that is counted; a parent stands before its children.
+        let mut innermost = vec![ROOT; id_of.len()];
+        for (node, parent) in (0..).zip(&columns.stack_parent) {
+            innermost[node as usize] = if is_counted(node) {
+                node
             } else {
-                samples.total += count;
+                innermost.get(*parent as usize).copied().unwrap_or(ROOT)
+            };
+        }
+        for (node, count) in innermost.iter().zip(&of_node) {
+            match id_of.get(*node as usize) {
+                Some(id) => {
+                    samples.total += count;
+                    counts_of(of_samples, *id).self_ += count;
+                }
+                None => samples.empty += count,
             }
         }
+        // The samples at each node or above it count for its frame, unless that is below it as well.
+        let mut with_callees = of_node;
+        for (node, parent) in columns.stack_parent.iter().enumerate().rev().filter(|(_, at)| **at != ROOT) {
+            with_callees[*parent as usize] += with_callees[node];
+        }
+        for_each_first_call(&columns.stack_parent, &id_of, |node| {
+            if is_counted(node) && with_callees[node as usize] > 0 {
+                counts_of(of_samples, id_of[node as usize]).cumulative += with_callees[node as usize];
+            }
+        });
     }
 
-    fn table(&mut self, body: Agg) {
+    fn table(&mut self, number: u64, body: Agg) {
+        self.session.tell_missing(number, &body.frame_id);
         self.tables.any = true;
         // A table in several lines repeats its head in each.
         let head = Agg { frame_id: Vec::new(), self_: Vec::new(), cumulative: Vec::new(), ..body.clone() };
@@ -215,6 +234,10 @@ impl StreamCounts {
             let fault = Error::stream("the file holds several runs").at(Position::Line(number));
             return Err(fault.hint("choose one with --run-id"));
         }
+        if state.rules.kept() > DEFINITIONS {
+            let fault = format!("more than {DEFINITIONS} strings, frames and counts, the limit");
+            return Err(Error::new(ErrorKind::Limit, fault).at(Position::Line(number)));
+        }
         let session = &mut self.session;
         state
             .rules
@@ -225,11 +248,12 @@ impl StreamCounts {
                 self.facts.get_or_insert(facts);
             }
             CpythonMessage::Strings(strings) => self.strings.extend(strings),
-            CpythonMessage::Frames(frames) => self.frames.extend(frames),
+            CpythonMessage::Frames(frames) => {
+                self.frames.extend(frames.into_iter().map(|frame| (frame.frame_id, frame)));
+            }
+            CpythonMessage::Other => self.unknown += 1,
             CpythonMessage::Agg { samples_total, entries, .. } => {
                 self.tables = Totals { any: true, total: samples_total, empty: 0 };
-                self.strings.sort_by_key(|(id, _)| *id);
-                self.frames.sort_by_key(|frame| frame.frame_id);
                 for entry in entries {
                     let id = self.cpython_frame(entry.frame_id);
                     let counts = counts_of(&mut self.of_tables, id);
@@ -241,7 +265,6 @@ impl StreamCounts {
                 self.tables.any = true;
                 self.tables.total = samples_total.unwrap_or(self.tables.total);
             }
-            _ => {}
         }
         Ok(())
     }
@@ -249,13 +272,12 @@ impl StreamCounts {
     /// The id of a frame of CPython's own.
     fn cpython_frame(&mut self, frame_id: u32) -> u32 {
         let StreamCounts { ids, strings, frames, .. } = self;
-        let mut name = |id: u32| match strings.binary_search_by_key(&id, |(id, _)| *id) {
-            Ok(at) => ids.string(&strings[at].1),
-            Err(_) => ids.string(format!("<undefined string {id}>").as_bytes()),
+        let mut name = |id: u32| match strings.get(&id) {
+            Some(bytes) => ids.string(bytes),
+            None => ids.string(format!("<undefined string {id}>").as_bytes()),
         };
-        let frame = match frames.binary_search_by_key(&frame_id, |frame| frame.frame_id) {
-            Ok(at) => {
-                let found = &frames[at];
+        let frame = match frames.get(&frame_id) {
+            Some(found) => {
                 let location = Location {
                     line: Some(found.line).filter(|_| !found.is_synthetic()),
                     end_line: found.end_line,
@@ -265,7 +287,7 @@ impl StreamCounts {
                 let (path, function) = (name(found.path_str_id), name(found.func_str_id));
                 Frame { path, function, location, opcode: None }
             }
-            Err(_) => {
+            None => {
                 let path = ids.string(b"~");
                 let function = ids.string(format!("<undefined frame {frame_id}>").as_bytes());
                 Frame { path, function, location: Location::default(), opcode: None }
@@ -316,7 +338,46 @@ impl StreamCounts {
             rows: rows.filter(|(_, self_, cumulative)| *self_ > 0 || *cumulative != Some(0)).collect(),
             strings: self.ids.counts.strings().to_vec(),
             losses,
+            tolerated: (self.unknown > 0)
+                .then(|| format!("{} messages of unknown types were passed over", self.unknown))
+                .into_iter()
+                .collect(),
         })
+    }
+}
+
+/// Walks a call tree, and tells the nodes of frames that no node below them is a call of, too.
+fn for_each_first_call(parents: &[u32], id_of: &[u32], mut each: impl FnMut(u32)) {
+    // Children as lists: the last one of each node and of the roots, and the one before each.
+    let mut last = vec![ROOT; parents.len() + 1];
+    let mut before = vec![ROOT; parents.len()];
+    for (node, parent) in (0..).zip(parents) {
+        let last = &mut last[(*parent as usize).min(parents.len())];
+        before[node as usize] = std::mem::replace(last, node);
+    }
+    let mut on_path: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut at = last[parents.len()];
+    while at != ROOT {
+        let calls = on_path.entry(id_of[at as usize]).or_default();
+        *calls += 1;
+        if *calls == 1 {
+            each(at);
+        }
+        let mut next = last[at as usize];
+        // Back down to a node that has another sibling.
+        while next == ROOT {
+            if let Some(calls) = on_path.get_mut(&id_of[at as usize]) {
+                *calls -= 1;
+            }
+            next = before[at as usize];
+            if next == ROOT {
+                at = parents[at as usize];
+                if at == ROOT {
+                    return;
+                }
+            }
+        }
+        at = next;
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Outcome<W> {
     pub losses: Vec<Error>,
     /// What could be overlooked without losing anything.
     pub tolerated: Vec<String>,
+    /// Facts of the run that this layout of profiles has no place for.
+    pub left_out: Vec<&'static str>,
 }
 
 /// Makes a version-1 profile out of the lines of a stream, as CPython's writer would have written
@@ -145,9 +147,10 @@ impl<W: Write + Seek> ToBinary<W> {
         let Some((mut writer, mut merge)) = self.profile else {
             return Err(Error::stream("the stream holds no run"));
         };
+        let left_out = ended.run.left_out();
         merge.finish(&mut writer)?;
         let sink = writer.finish(merge.threads() as u32, ended.statistics.as_ref())?;
-        Ok(Outcome { sink, samples, losses: ended.losses, tolerated: ended.tolerated })
+        Ok(Outcome { sink, samples, losses: ended.losses, tolerated: ended.tolerated, left_out })
     }
 }
 

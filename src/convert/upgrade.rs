@@ -1,15 +1,15 @@
 //! CPython's own JSON Lines into our stream: the same definitions, and the final table.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
-use crate::error::{Error, Position, Result};
-use crate::limits;
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::limits::{self, KEPT, RUN_KEPT};
 use crate::model::{Counts, Frame, Location};
-use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta};
+use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta, VERSION};
 use crate::protocol::{
     CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, bodies, decode,
-    decode_cpython, is_run_id,
+    decode_cpython, unknown_version,
 };
 
 /// Faults of a run that are told; more are left out.
@@ -25,19 +25,29 @@ const TOLD: usize = 20;
 /// for (number, line) in (1..).zip(std::fs::read_to_string("tests/data/cases/cpython_v0.jsonl")?.lines()) {
 ///     upgrade.line(number, &mut line.as_bytes().to_vec())?;
 /// }
+/// assert!(upgrade.end()?.is_empty());
 /// let mut stream = Vec::new();
-/// let losses = upgrade.finish(&mut stream)?;
-/// assert!(losses.is_empty());
+/// upgrade.write(&mut stream)?;
 /// assert!(stream.starts_with(br#"{"type":"meta","v":2,"#));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Upgrade {
     runs: Vec<Run>,
-    by_id: HashMap<String, usize>,
+    /// The last run of each id, and how many there are.
+    by_id: HashMap<String, (usize, u64)>,
+    /// What the runs are called.
+    names: HashSet<String>,
+    /// The last number that was tried where a name was taken.
+    spare: u64,
+    /// How much the runs keep, in the units of [`KEPT`].
+    kept: usize,
+    /// Messages of types that are not known.
+    unknown: u64,
     max_line: usize,
     columns: RawColumns,
     losses: Vec<Error>,
+    untold: u64,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +71,11 @@ impl Default for Upgrade {
         Upgrade {
             runs: Vec::new(),
             by_id: HashMap::new(),
+            names: HashSet::new(),
+            spare: 1,
+            kept: 0,
+            unknown: 0,
+            untold: 0,
             max_line: limits::LINE,
             columns: RawColumns::default(),
             losses: Vec::new(),
@@ -81,76 +96,144 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// A line of schema version 2, which there is no need to upgrade.
+    /// A message of schema version 2, which there is no need to upgrade, and runs that pass [`KEPT`].
     pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
         let at = |error: Error| error.at(Position::Line(number));
         let decoded = match decode(line, &mut self.columns) {
             Ok(decoded) => decoded,
             Err(fault) => {
-                self.losses.push(at(fault));
+                self.lose(at(fault));
                 return Ok(());
             }
         };
-        let Message::CPython(kind) = decoded.message else {
-            return Err(at(Error::stream("a stream of schema version 2 already")));
+        let version = decoded.envelope.version;
+        let kind = match decoded.message {
+            Message::CPython(kind) => kind,
+            Message::Unknown(_) if version == VERSION => {
+                self.unknown += 1;
+                return Ok(());
+            }
+            Message::Unknown(_) => {
+                self.lose(at(unknown_version(version)));
+                return Ok(());
+            }
+            _ => return Err(at(Error::stream("a stream of schema version 2 already"))),
         };
         let id = decoded.envelope.run_id;
-        if !is_run_id(&id) {
-            self.losses.push(at(Error::stream(format!("'{id}' is no run id"))));
-            return Ok(());
-        }
         let message = match decode_cpython(&kind, line) {
             Ok(message) => message,
             Err(fault) => {
                 let fault = at(fault);
                 match self.by_id.get(&id) {
-                    Some(run) => self.runs[*run].fault(fault.to_string()),
-                    None => self.losses.push(fault),
+                    Some((run, _)) => self.runs[*run].fault(fault.to_string()),
+                    None => self.lose(fault),
                 }
                 return Ok(());
             }
         };
-        let is_meta = matches!(message, CpythonMessage::Meta { .. });
-        let known = self.by_id.get(&id).copied().filter(|index| !(is_meta && self.runs[*index].has_end));
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let times = self.runs.iter().filter(|run| run.id == id).count();
-                let run_id = if times == 0 { id.clone() } else { format!("{id}-{}", times + 1) };
-                self.runs.push(Run { id: run_id, ..Run::default() });
-                self.by_id.insert(id, self.runs.len() - 1);
-                self.runs.len() - 1
-            }
-        };
-        self.runs[index].message(number, message);
+        self.unknown += u64::from(matches!(message, CpythonMessage::Other));
+        let run = self.run_of(id, matches!(message, CpythonMessage::Meta { .. }));
+        let before = run.kept();
+        run.message(number, message);
+        let after = run.kept();
+        self.kept = self.kept + after - before;
+        if self.kept > KEPT {
+            let what = format!(
+                "more strings, frames, counts and runs than the limit of {KEPT} things that are kept"
+            );
+            return Err(at(Error::new(ErrorKind::Limit, what)));
+        }
         Ok(())
     }
 
-    /// Writes the runs, and returns what is damaged or missing.
+    /// The run of this id; a `meta` behind its end opens another.
+    fn run_of(&mut self, id: String, is_meta: bool) -> &mut Run {
+        let times = match self.by_id.get(&id) {
+            Some((run, _)) if !(is_meta && self.runs[*run].has_end) => return &mut self.runs[*run],
+            Some((_, times)) => times + 1,
+            None => 1,
+        };
+        let run_id = self.name(&id, times);
+        self.by_id.insert(id, (self.runs.len(), times));
+        self.kept += RUN_KEPT;
+        self.runs.push(Run { id: run_id, ..Run::default() });
+        self.runs.last_mut().expect("pushed above")
+    }
+
+    /// What to call the run that comes with this id for the `times`-th time: as no other run is called.
+    fn name(&mut self, id: &str, times: u64) -> String {
+        let mut name = if times == 1 { id.to_string() } else { numbered(id, times) };
+        while !self.names.insert(name.clone()) {
+            self.spare += 1;
+            name = numbered(id, self.spare);
+        }
+        name
+    }
+
+    fn lose(&mut self, loss: Error) {
+        if self.losses.len() < TOLD {
+            self.losses.push(loss);
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// Ends the file, and returns what is damaged or missing.
     ///
     /// # Errors
     ///
-    /// A file that holds no message of CPython's, and errors of `sink`.
-    pub fn finish(self, sink: &mut impl Write) -> Result<Vec<Error>> {
-        let Upgrade { runs, max_line, mut losses, .. } = self;
-        if runs.is_empty() {
+    /// A file that holds no message of CPython's.
+    pub fn end(&mut self) -> Result<Vec<Error>> {
+        let mut losses = std::mem::take(&mut self.losses);
+        if self.runs.is_empty() {
             let first = losses.into_iter().next();
             return Err(first.unwrap_or_else(|| Error::stream("no message of CPython's own JSON Lines")));
         }
-        for mut run in runs {
+        for run in &mut self.runs {
             if !run.has_end {
                 run.faults.push("the run has no end message: it was cut off".to_string());
             }
-            let faults = std::mem::take(&mut run.faults);
-            losses.extend(faults.iter().map(|fault| Error::stream(format!("run {}: {fault}", run.id))));
-            sink.write_all(&run.written(max_line, &faults))?;
+            for fault in &run.faults {
+                if losses.len() < 2 * TOLD {
+                    losses.push(Error::stream(format!("run {}: {fault}", run.id)));
+                } else {
+                    self.untold += 1;
+                }
+            }
         }
-        sink.flush()?;
+        if self.untold > 0 {
+            losses.push(Error::stream(format!("{} more faults of the file", self.untold)));
+        }
         Ok(losses)
+    }
+
+    /// What could be overlooked without losing anything.
+    pub fn tolerated(&self) -> Vec<String> {
+        let unknown = (self.unknown > 0)
+            .then(|| format!("{} messages of unknown types were passed over", self.unknown));
+        unknown.into_iter().collect()
+    }
+
+    /// Writes the runs.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `sink`.
+    pub fn write(self, sink: &mut impl Write) -> Result<()> {
+        for mut run in self.runs {
+            let faults = std::mem::take(&mut run.faults);
+            sink.write_all(&run.written(self.max_line, &faults))?;
+        }
+        Ok(sink.flush()?)
     }
 }
 
 impl Run {
+    /// How much it keeps, in the units of [`KEPT`].
+    fn kept(&self) -> usize {
+        2 * (self.strings.len() + self.frames.len()) + self.counts.len() + 8 * self.faults.len()
+    }
+
     fn fault(&mut self, fault: String) {
         if self.faults.len() < TOLD {
             self.faults.push(fault);
@@ -213,11 +296,16 @@ impl Run {
     fn written(&mut self, max_line: usize, faults: &[String]) -> Vec<u8> {
         let undefined: Vec<u32> =
             self.counts.keys().copied().filter(|frame| !self.frames.contains_key(frame)).collect();
-        for frame_id in undefined {
-            let name = format!("<undefined frame {frame_id}>");
-            let (path_str_id, func_str_id) = (self.new_string(b"~"), self.new_string(name.as_bytes()));
-            let frame = CpythonFrame { frame_id, path_str_id, func_str_id, ..CpythonFrame::default() };
-            self.frames.insert(frame_id, frame);
+        let free: Vec<u32> =
+            (0..).filter(|id| !self.strings.contains_key(id)).take(undefined.len() + 1).collect();
+        if let ([_, ..], Some((path_str_id, names))) = (undefined.as_slice(), free.split_first()) {
+            self.strings.insert(*path_str_id, b"~".to_vec());
+            for (frame_id, func_str_id) in undefined.into_iter().zip(names) {
+                self.strings.insert(*func_str_id, format!("<undefined frame {frame_id}>").into_bytes());
+                let (path_str_id, func_str_id) = (*path_str_id, *func_str_id);
+                let frame = CpythonFrame { frame_id, path_str_id, func_str_id, ..CpythonFrame::default() };
+                self.frames.insert(frame_id, frame);
+            }
         }
         let named: Vec<u32> =
             self.frames.values().flat_map(|frame| [frame.path_str_id, frame.func_str_id]).collect();
@@ -263,16 +351,12 @@ impl Run {
         encoder.message(&mut out, MessageType::End, &end);
         out
     }
+}
 
-    /// Adds a string behind those that are there.
-    fn new_string(&mut self, bytes: &[u8]) -> u32 {
-        let known = self.strings.iter().find(|(_, known)| *known == bytes).map(|(id, _)| *id);
-        known.unwrap_or_else(|| {
-            let id = self.strings.keys().next_back().map_or(0, |last| last.wrapping_add(1));
-            self.strings.insert(id, bytes.to_vec());
-            id
-        })
-    }
+/// A run id of at most 64 characters, as each has.
+fn numbered(id: &str, number: u64) -> String {
+    let number = format!("-{number}");
+    format!("{}{number}", &id[..id.len().min(64 - number.len())])
 }
 
 fn frame_of(frame: &CpythonFrame) -> Frame {

@@ -5,8 +5,8 @@
 //! codes) is none. One cause is told once: where a message is missing or cannot be understood,
 //! what follows from that (sums, undefined ids) is not told as well.
 //!
-//! Memory holds a little for each run, the definitions of one batch, a number for each id and thread of
-//! a run up to a bound, and nothing for each sample or line.
+//! Memory holds a little for each run, id and thread that it follows, up to [`KEPT`] of them, and nothing for
+//! each sample or line. A run for which there is no room is not followed any further, and that is said.
 
 mod batch;
 mod define;
@@ -18,7 +18,7 @@ mod tables;
 
 use std::collections::HashMap;
 
-use crate::limits::{LINE_MAX, LINE_READ};
+use crate::limits::{FAULTS, KEPT, LINE_MAX, LINE_READ, RUN_KEPT};
 use crate::protocol::check::run::Run;
 use crate::protocol::check::shape::Shape;
 use crate::protocol::cpython::{CpythonMessage, CpythonRules, decode_cpython};
@@ -52,22 +52,40 @@ pub struct Finding {
 /// ```
 #[derive(Debug, Default)]
 pub struct Checker {
-    /// By run id; `None` once the run has ended.
-    runs: HashMap<String, Option<Box<Run>>>,
+    runs: HashMap<String, Followed<Box<Run>>>,
     columns: RawColumns,
     room: raw::Room,
     messages: u64,
+    faults: u64,
     last_line: u64,
     /// CPython's own runs by id.
-    cpython: HashMap<String, CpythonRules>,
+    cpython: HashMap<String, Followed<CpythonRules>>,
+    /// How much the runs keep, in the units of [`KEPT`].
+    kept: usize,
+    /// That there is no room for other runs was told.
+    is_full: bool,
     /// Lines that may have been messages of any run: they explain as many missing numbers.
     unread: u64,
 }
+
+/// A run of the stream.
+#[derive(Debug)]
+enum Followed<R> {
+    Open(R),
+    Ended,
+    /// There is no room for it.
+    GivenUp,
+}
+
+/// As how much a run counts of which the id alone is kept.
+const ID_KEPT: usize = 3;
 
 /// Where findings about a line go.
 struct Report<'a> {
     line: u64,
     findings: &'a mut Vec<Finding>,
+    /// All of the stream's, those included that are not told.
+    faults: u64,
 }
 
 impl Report<'_> {
@@ -76,7 +94,10 @@ impl Report<'_> {
     }
 
     fn at(&mut self, line: u64, what: impl Into<String>) {
-        self.findings.push(Finding { line, what: on_one_line(what.into()) });
+        self.faults += 1;
+        if self.faults <= FAULTS as u64 {
+            self.findings.push(Finding { line, what: on_one_line(what.into()) });
+        }
     }
 }
 
@@ -106,8 +127,13 @@ impl Checker {
     /// Appends what is wrong to `findings`. The bytes of `line` may be changed.
     pub fn line(&mut self, number: u64, line: &mut [u8], terminated: bool, findings: &mut Vec<Finding>) {
         self.last_line = number;
-        let mut report = Report { line: number, findings };
-        let Some(line) = framed(number, line, terminated, &mut report) else { return };
+        let mut report = Report { line: number, findings, faults: self.faults };
+        self.take(line, terminated, &mut report);
+        self.faults = report.faults;
+    }
+
+    fn take(&mut self, line: &mut [u8], terminated: bool, report: &mut Report<'_>) {
+        let Some(line) = framed(report.line, line, terminated, report) else { return };
         self.messages += 1;
         let shape = match shape::scan(line) {
             Ok(shape) => shape,
@@ -127,12 +153,12 @@ impl Checker {
             report.say("no line feed ends the last line");
         }
         match shape.version {
-            Some(0 | 1) => self.cpython(line, &mut report),
+            Some(0 | 1) => self.cpython(line, report),
             Some(version) if version != VERSION => {
                 self.unread += 1;
                 report.say(format!("schema version {version} is not known; 0, 1 and 2 are"));
             }
-            _ => self.message(shape, line, &mut report),
+            _ => self.message(shape, line, report),
         }
     }
 
@@ -141,11 +167,50 @@ impl Checker {
             Message::CPython(kind) => Ok((decoded.envelope.run_id, decode_cpython(&kind, line)?)),
             _ => Ok((decoded.envelope.run_id, CpythonMessage::Other)),
         });
-        match understood {
-            Ok((run_id, message)) => {
-                self.cpython.entry(run_id).or_default().message(&message, &mut |what| report.say(what));
-            }
-            Err(fault) => report.say(fault.detail()),
+        let (run_id, message) = match understood {
+            Ok(understood) => understood,
+            Err(fault) => return report.say(fault.detail()),
+        };
+        if !self.has_room(self.cpython.contains_key(&run_id), report) {
+            return;
+        }
+        let open = || {
+            self.kept += RUN_KEPT;
+            Followed::Open(CpythonRules::default())
+        };
+        let run = self.cpython.entry(run_id).or_insert_with(open);
+        let Followed::Open(rules) = run else { return };
+        let before = rules.kept();
+        rules.message(&message, &mut |what| report.say(what));
+        self.kept = self.kept + rules.kept() - before;
+        if self.kept > KEPT {
+            self.kept -= rules.kept() + RUN_KEPT - ID_KEPT;
+            *run = Followed::GivenUp;
+            report.say(no_room());
+        }
+    }
+
+    /// Whether there is room for one more run, if it is not known.
+    fn has_room(&mut self, is_known: bool, report: &mut Report<'_>) -> bool {
+        let has_room = is_known || self.kept + RUN_KEPT <= KEPT;
+        if !has_room && !std::mem::replace(&mut self.is_full, true) {
+            report.say(no_room());
+        }
+        has_room
+    }
+
+    /// A message of this run was taken, before which it kept so much.
+    fn settle(&mut self, run_id: &str, before: usize, report: &mut Report<'_>) {
+        let Some(run) = self.runs.get_mut(run_id) else { return };
+        let after = match run {
+            Followed::Open(run) => run.kept(),
+            Followed::Ended | Followed::GivenUp => ID_KEPT,
+        };
+        self.kept = self.kept + after - before;
+        if self.kept > KEPT && matches!(run, Followed::Open(_)) {
+            self.kept = self.kept + ID_KEPT - after;
+            *run = Followed::GivenUp;
+            report.say(no_room());
         }
     }
 
@@ -159,36 +224,42 @@ impl Checker {
         if length > LINE_MAX && !is_one_string {
             report.say(format!("a line of {length} bytes; the greatest line limit is {LINE_MAX}"));
         }
-        match decoded {
-            Ok(decoded) => {
-                let run_id = &decoded.envelope.run_id;
-                let Some(run) = open(&mut self.runs, run_id, report) else { return };
-                let seq = decoded.envelope.seq.or(shape.seq);
-                if seq.is_some_and(|seq| !run.takes_seq(seq, &mut self.unread, report)) {
-                    return;
-                }
-                let is_end = matches!(decoded.message, Message::End(_));
-                run.message(&decoded.message, &self.columns, shape.batch, &mut self.room, report);
-                if is_end {
-                    self.runs.insert(decoded.envelope.run_id, None);
-                }
-            }
+        let run_id = match &decoded {
+            Ok(decoded) => Some(decoded.envelope.run_id.clone()),
             Err(fault) => {
                 if well_formed {
                     report.say(fault.detail());
                 }
-                match (&shape.run_id, shape.seq) {
-                    (Some(run_id), Some(seq)) if is_run_id(run_id) => {
-                        let Some(run) = open(&mut self.runs, run_id, report) else { return };
-                        if run.takes_seq(seq, &mut self.unread, report) && run.not_understood(&shape, report)
-                        {
-                            self.runs.insert(run_id.clone(), None);
-                        }
-                    }
-                    _ => self.unread += 1,
-                }
+                shape.run_id.clone().filter(|run_id| shape.seq.is_some() && is_run_id(run_id))
             }
+        };
+        let Some(run_id) = run_id else { return self.unread += 1 };
+        if !self.has_room(self.runs.contains_key(&run_id), report) {
+            return;
         }
+        let run = self.runs.entry(run_id.clone()).or_insert_with(|| {
+            self.kept += RUN_KEPT;
+            Followed::Open(Box::new(Run::new(&run_id, report.line)))
+        });
+        let open = match run {
+            Followed::Open(open) => open,
+            Followed::Ended => return report.say(format!("a message behind the end of its run '{run_id}'")),
+            Followed::GivenUp => return,
+        };
+        let before = open.kept();
+        let seq = decoded.as_ref().ok().and_then(|decoded| decoded.envelope.seq).or(shape.seq);
+        let is_over = if seq.is_some_and(|seq| !open.takes_seq(seq, &mut self.unread, report)) {
+            false
+        } else if let Ok(decoded) = &decoded {
+            open.message(&decoded.message, &self.columns, shape.batch, &mut self.room, report);
+            matches!(decoded.message, Message::End(_))
+        } else {
+            open.not_understood(&shape, report)
+        };
+        if is_over {
+            *run = Followed::Ended;
+        }
+        self.settle(&run_id, before, report);
     }
 
     /// The line of this number was too long to be read.
@@ -196,45 +267,44 @@ impl Checker {
         self.last_line = number;
         self.messages += 1;
         self.unread += 1;
-        Report { line: number, findings }
+        self.faults += 1;
+        Report { line: number, findings, faults: 0 }
             .say(format!("a line of more than {LINE_READ} bytes, which is not read"));
     }
 
-    /// Ends the stream: appends what is missing from it.
-    pub fn finish(self, findings: &mut Vec<Finding>) {
+    /// Ends the stream: appends what is missing from it. Returns how many faults there are, of which the
+    /// first [`FAULTS`] are told.
+    pub fn finish(self, findings: &mut Vec<Finding>) -> u64 {
+        let mut report = Report { line: self.last_line.max(1), findings, faults: self.faults };
         if self.last_line == 0 {
-            Report { line: 1, findings }.say("the stream is empty");
-            return;
+            report.say("the stream is empty");
+            return report.faults;
         }
-        let cut_off = self.cpython.iter().filter(|(_, run)| !run.has_end()).map(|(id, _)| id);
-        let mut cut_off: Vec<_> = cut_off.collect();
+        let is_cut_off =
+            |run: &Followed<CpythonRules>| matches!(run, Followed::Open(rules) if !rules.has_end());
+        let mut cut_off: Vec<_> =
+            self.cpython.iter().filter(|(_, run)| is_cut_off(run)).map(|(id, _)| id).collect();
         cut_off.sort_unstable();
         for id in cut_off {
-            Report { line: self.last_line, findings }.say(format!("the run '{id}' has no end"));
+            report.at(self.last_line, format!("the run '{id}' has no end"));
         }
-        let mut open: Vec<Box<Run>> = self.runs.into_values().flatten().collect();
+        let runs = self.runs.into_values().filter_map(|run| match run {
+            Followed::Open(run) => Some(run),
+            Followed::Ended | Followed::GivenUp => None,
+        });
+        let mut open: Vec<Box<Run>> = runs.collect();
         open.sort_unstable_by_key(|run| run.last_line());
         for run in open {
-            run.cut_off(&mut Report { line: self.last_line, findings });
+            run.cut_off(&mut report);
         }
+        report.faults
     }
 }
 
-/// The run of this id, unless it has ended.
-fn open<'a>(
-    runs: &'a mut HashMap<String, Option<Box<Run>>>,
-    run_id: &str,
-    report: &mut Report<'_>,
-) -> Option<&'a mut Run> {
-    // The id is copied only where it is new.
-    if !runs.contains_key(run_id) {
-        runs.insert(run_id.to_string(), Some(Box::new(Run::new(run_id))));
-    }
-    let run = runs.get_mut(run_id).and_then(Option::as_deref_mut);
-    if run.is_none() {
-        report.say(format!("a message behind the end of its run '{run_id}'"));
-    }
-    run
+fn no_room() -> String {
+    format!(
+        "the stream needs more than {KEPT} ids, threads and runs to be followed at a time, the limit; this run is not checked any further"
+    )
 }
 
 /// The line without what must not be around a message; `None` where there is no message in it.
@@ -249,6 +319,10 @@ fn framed<'a>(
         report.say("a byte order mark");
         line = &mut line[3..];
     }
+    if line.first() == Some(&0x1e) {
+        report.say("a record separator before the message");
+        line = &mut line[1..];
+    }
     match line.trim_ascii_start().first() {
         Some(b'{') => {}
         None => {
@@ -262,6 +336,11 @@ fn framed<'a>(
     }
     if terminated && line.last() == Some(&b'\r') {
         report.say("a carriage return before the line feed");
+        let end = line.len() - 1;
+        line = &mut line[..end];
+    }
+    if line.ends_with(b"},") {
+        report.say("a comma behind the message");
         let end = line.len() - 1;
         line = &mut line[..end];
     }

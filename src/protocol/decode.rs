@@ -1,16 +1,19 @@
 //! Lines into messages.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
+use serde::de::{Deserializer, IgnoredAny, Visitor};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{LINE_MAX, NODES};
 use crate::model::ThreadKey;
 use crate::protocol::encode::{NULL, is_run_id};
 use crate::protocol::message::{Agg, End, ErrorMessage, FrameDef, Heartbeat, Loss, Meta, StrDef, VERSION};
 use crate::protocol::parse;
 use crate::protocol::select::MessageType;
+use crate::protocol::text;
 
 /// What every message begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +140,10 @@ impl RawColumns {
     /// Whether the columns fit together, and how not.
     fn check(&self) -> Result<()> {
         let nodes = self.stack_frame_id.len();
+        if nodes > NODES {
+            let what = format!("a raw message of {nodes} nodes, over the limit of {NODES}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
         same_len("stack_frame_id and stack_parent", nodes, self.stack_parent.len())?;
         let forward =
             (0..).zip(&self.stack_parent).find(|(node, parent)| **parent != NULL && **parent >= *node);
@@ -170,14 +177,13 @@ fn same_len(what: &str, a: usize, b: usize) -> Result<()> {
     if a == b { Ok(()) } else { Err(Error::stream(format!("the columns {what} have {a} and {b} elements"))) }
 }
 
-/// Decodes one line, with or without its line end. The columns of a `raw` message go into `columns`. The
-/// bytes of `line` may be changed.
+/// Decodes one line, with or without its line end. The columns of a `raw` message go into `columns`.
 ///
 /// # Errors
 ///
 /// A line that is no message, or whose message breaks a rule that it can break alone. The caller
 /// knows the line's number.
-pub fn decode(line: &mut [u8], columns: &mut RawColumns) -> Result<Decoded> {
+pub fn decode(line: &[u8], columns: &mut RawColumns) -> Result<Decoded> {
     let (kind, envelope, body_at) = match canonical_envelope(line) {
         Some(found) => found,
         None => general_envelope(line)?,
@@ -189,34 +195,57 @@ pub fn decode(line: &mut [u8], columns: &mut RawColumns) -> Result<Decoded> {
             if envelope.seq.is_none() {
                 return Err(Error::stream("the message has no seq"));
             }
+            if line.len() >= LINE_MAX && !(kind == MessageType::StrDef && is_one_string(line)) {
+                return Err(too_long(line.len()));
+            }
             body(kind, line, body_at, columns)?
         }
         // An unknown type may have a version of its own.
         (_, None) => Message::Unknown(kind.into_owned()),
         (version, Some(_)) => {
-            return Err(Error::stream(format!("schema version {version} is not known; 0, 1 and 2 are")));
+            return Err(unknown_version(version));
         }
     };
     Ok(Decoded { envelope, message })
 }
 
-fn body(
-    kind: MessageType,
-    line: &mut [u8],
-    body_at: Option<usize>,
-    columns: &mut RawColumns,
-) -> Result<Message> {
+/// What is said of a message of a version that is not known.
+pub(crate) fn unknown_version(version: u64) -> Error {
+    Error::stream(format!("schema version {version} is not known; 0, 1 and 2 are"))
+}
+
+/// What is said of a line over [`LINE_MAX`].
+pub(super) fn too_long(bytes: usize) -> Error {
+    let what = format!("a message of {bytes} bytes; only one string by itself may have more than {LINE_MAX}");
+    Error::new(ErrorKind::Limit, what)
+}
+
+/// Whether a `str_def` defines one string.
+fn is_one_string(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct One {
+        #[serde(rename = "str_id")]
+        _str_id: [IgnoredAny; 1],
+        #[serde(rename = "value")]
+        _value: [IgnoredAny; 1],
+        #[serde(default, rename = "base64", deserialize_with = "text::few_by_key")]
+        _base64: Option<BTreeMap<u32, IgnoredAny>>,
+    }
+    text::read::<One>(line).is_ok()
+}
+
+fn body(kind: MessageType, line: &[u8], body_at: Option<usize>, columns: &mut RawColumns) -> Result<Message> {
     if kind != MessageType::Raw {
         sole_envelope(line, body_at)?;
     }
     Ok(match kind {
-        MessageType::Meta => Message::Meta(Box::new(general(line)?)),
+        MessageType::Meta => Message::Meta(Box::new(text::parse(line)?)),
         MessageType::StrDef => {
-            let body: StrDef = general(line)?;
+            let body: StrDef = text::parse(line)?;
             same_len("str_id and value", body.str_id.len(), body.value.len())?;
             Message::StrDef(body)
         }
-        MessageType::FrameDef => Message::FrameDef(checked_frames(general(line)?)?),
+        MessageType::FrameDef => Message::FrameDef(checked_frames(text::parse(line)?)?),
         MessageType::Raw => {
             let canonical = body_at.and_then(|at| parse::raw(&line[at..], columns));
             if canonical.is_none() {
@@ -227,15 +256,15 @@ fn body(
             Message::Raw
         }
         MessageType::Agg => {
-            let body: Agg = general(line)?;
+            let body: Agg = text::parse(line)?;
             same_len("frame_id and self", body.frame_id.len(), body.self_.len())?;
             same_len("frame_id and cumulative", body.frame_id.len(), body.cumulative.len())?;
             Message::Agg(body)
         }
-        MessageType::Loss => Message::Loss(general(line)?),
-        MessageType::Heartbeat => Message::Heartbeat(general(line)?),
-        MessageType::Error => Message::Error(general(line)?),
-        MessageType::End => Message::End(Box::new(general(line)?)),
+        MessageType::Loss => Message::Loss(text::parse(line)?),
+        MessageType::Heartbeat => Message::Heartbeat(text::parse(line)?),
+        MessageType::Error => Message::Error(text::parse(line)?),
+        MessageType::End => Message::End(Box::new(text::parse(line)?)),
     })
 }
 
@@ -254,11 +283,6 @@ fn checked_frames(body: FrameDef) -> Result<FrameDef> {
         }
     }
     Ok(body)
-}
-
-/// The general parser, for all that is not in our own shape of `raw`.
-fn general<'a, T: Deserialize<'a>>(line: &'a mut [u8]) -> Result<T> {
-    simd_json::serde::from_slice(line).map_err(|error| Error::stream(format!("no message: {error}")))
 }
 
 type Head<'a> = (Cow<'static, str>, Envelope, Option<usize>);
@@ -306,23 +330,15 @@ fn general_envelope(line: &[u8]) -> Result<Head<'static>> {
         run_id: String,
         seq: Option<u64>,
     }
-    // By the parser that leaves the line as it is.
-    let any: Any = serde_json::from_slice(line).map_err(|error| {
-        let mut what = error.to_string();
-        // The line's number is the caller's to say.
-        if let Some(at) = what.rfind(" at line ") {
-            what.truncate(at);
-        }
-        Error::stream(format!("no message: {what} (column {})", error.column()))
-    })?;
-    if any.v == VERSION && !is_run_id(&any.run_id) {
+    let any: Any = text::read(line)?;
+    if !is_run_id(&any.run_id) && (any.v <= VERSION || any.run_id.len() > 64) {
         return Err(Error::stream("the run_id is not 1 to 64 of the characters A-Z a-z 0-9 - _"));
     }
     Ok((Cow::Owned(any.kind), Envelope { version: any.v, run_id: any.run_id, seq: any.seq }, None))
 }
 
 /// A `raw` body in any shape.
-fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
+fn general_raw(line: &[u8], columns: &mut RawColumns) -> Result<()> {
     #[derive(Deserialize)]
     struct Body {
         batch: u64,
@@ -340,7 +356,7 @@ fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
         status: Vec<u8>,
         stack: Option<Vec<Node>>,
     }
-    let body: Body = general(line)?;
+    let body: Body = text::parse(line)?;
     columns.clear();
     columns.batch = body.batch;
     columns.start_usec = body.start_usec;
@@ -355,7 +371,7 @@ fn general_raw(line: &mut [u8], columns: &mut RawColumns) -> Result<()> {
         let Some(thread_id) = thread.thread_id.parse().ok().filter(|_| fits) else {
             return Err(Error::stream(format!(
                 "the thread id '{}' is no number of 64 bits",
-                thread.thread_id
+                text::quoted(&thread.thread_id)
             )));
         };
         let next = columns.next_thread();
@@ -462,7 +478,7 @@ mod tests {
     /// What the general parser makes of a line.
     fn general_of(line: &[u8]) -> Option<String> {
         let mut columns = RawColumns::default();
-        general_raw(&mut line.to_vec(), &mut columns).ok()?;
+        general_raw(line, &mut columns).ok()?;
         Some(told(&columns))
     }
 

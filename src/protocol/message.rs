@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model;
+use crate::protocol::text;
 
 /// The version of the schema, the `v` of every message.
 pub const VERSION: u64 = 2;
@@ -50,7 +51,7 @@ pub struct Meta {
     /// Whether ids keep their meaning from batch to batch.
     pub id_scope: IdScope,
     /// The types that were asked for, as they were asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "text::few")]
     pub stream_types: Option<Vec<String>>,
     /// The clock of all times: "monotonic".
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +60,7 @@ pub struct Meta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_usec: Option<i64>,
     /// The user's own facts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "text::few_by_key")]
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -92,7 +93,7 @@ impl Meta {
 }
 
 /// What a profiler was told to record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Capture {
     /// All threads, not only the main one.
     pub all_threads: bool,
@@ -364,7 +365,7 @@ pub struct End {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_usec: Option<u64>,
     /// Totals of the loss messages by reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "text::few_by_key")]
     pub lost: Option<BTreeMap<String, LossAmount>>,
     /// What the profiler measured.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,14 +16,17 @@ mod msgpack;
 mod parse;
 mod relay;
 mod select;
+mod text;
 
 pub use check::{Checker, Finding};
 pub(crate) use cpython::CpythonRules;
 pub use cpython::{
     CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonString, decode_cpython,
 };
+pub(crate) use decode::unknown_version;
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use msgpack::{Frames, FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
 pub use relay::{Head, amended, loss_line};
 pub use select::{MessageType, StreamTypes, parse_duration};
+pub(crate) use text::quoted;

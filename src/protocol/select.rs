@@ -136,6 +136,10 @@ impl FromStr for StreamTypes {
                 let slot = match message {
                     MessageType::Agg if !negative => &mut types.window,
                     MessageType::Heartbeat if !negative => &mut types.heartbeat,
+                    _ if negative => {
+                        let fault = format!("'{item}' takes a type out and takes no period: -{name}");
+                        return Err(Error::usage(fault));
+                    }
                     _ => return Err(Error::usage(format!("message type '{rest}' takes no period"))),
                 };
                 *slot =
@@ -167,8 +171,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         number.parse().map_err(|_| format!("'{text}' is no period; write it like 500ms, 5s, 2m or 1h"))?;
     match number.checked_mul(micros) {
         Some(0) => Err(format!("the period '{text}' is zero")),
-        Some(micros) => Ok(Duration::from_micros(micros)),
-        None => Err(format!("the period '{text}' is too long")),
+        // A window that begins before time 0 then begins at a number of 64 bits.
+        Some(micros) if i64::try_from(micros).is_ok() => Ok(Duration::from_micros(micros)),
+        _ => Err(format!("the period '{text}' is too long")),
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
             ("agg,agg:5s", "twice"),
             ("agg:5", "'agg:5'"),
             ("agg:0s", "zero"),
-            ("-agg:5s", "no period"),
+            ("-agg:5s", "takes a type out and takes no period: -agg"),
             ("", "''"),
         ] {
             let error = list.parse::<StreamTypes>().expect_err(list).to_string();
@@ -230,5 +235,6 @@ mod tests {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         assert!(parse_duration("99999999999999999h").is_err());
+        assert!(parse_duration("9223372036854775s").is_err() && parse_duration("9223372036854s").is_ok());
     }
 }

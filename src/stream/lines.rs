@@ -7,6 +7,9 @@ use memchr::memchr;
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::LINE_READ;
 
+/// What begins a text in a sequence of JSON texts.
+const RECORD_SEPARATOR: u8 = 0x1e;
+
 /// A line, without its line end.
 #[derive(Debug)]
 pub struct Line<'a> {
@@ -25,6 +28,10 @@ pub struct Tolerated {
     pub byte_order_mark: bool,
     /// Lines that ended with a carriage return, too.
     pub carriage_returns: u64,
+    /// Lines that began with a record separator, as RFC 7464 and `jq --seq` have it.
+    pub separators: u64,
+    /// Lines with a comma behind the object, as the elements of an array have one.
+    pub commas: u64,
     /// Blank lines.
     pub blank: u64,
     /// Lines of other text than JSON objects, and the first of them.
@@ -66,8 +73,19 @@ impl<R: BufRead> Lines<R> {
                 self.line.pop();
                 self.tolerated.carriage_returns += 1;
             }
+            if self.line.first() == Some(&RECORD_SEPARATOR) {
+                self.line.remove(0);
+                self.tolerated.separators += 1;
+            }
             match self.line.trim_ascii_start().first() {
-                Some(b'{') => break terminated,
+                Some(b'{') => {
+                    let object = self.line.trim_ascii_end().strip_suffix(b",").map(<[u8]>::trim_ascii_end);
+                    if let Some(object) = object.filter(|object| object.ends_with(b"}")) {
+                        self.line.truncate(object.len());
+                        self.tolerated.commas += 1;
+                    }
+                    break terminated;
+                }
                 None => self.tolerated.blank += 1,
                 Some(_) => {
                     self.tolerated.foreign += 1;
@@ -140,6 +158,12 @@ impl Tolerated {
         if self.carriage_returns > 0 {
             notes.push(format!("{} lines end in a carriage return", self.carriage_returns));
         }
+        if self.separators > 0 {
+            notes.push(format!("{} lines begin with a record separator", self.separators));
+        }
+        if self.commas > 0 {
+            notes.push(format!("{} lines have a comma behind their object", self.commas));
+        }
         if self.blank > 0 {
             notes.push(format!("{} blank lines were passed over", self.blank));
         }
@@ -172,8 +196,24 @@ mod tests {
         assert_eq!(lines, [(1, "{1}".to_string(), true), (5, "{2}".to_string(), false)]);
         assert_eq!(
             tolerated,
-            Tolerated { byte_order_mark: true, carriage_returns: 1, blank: 2, foreign: 1, first_foreign: 4 }
+            Tolerated {
+                byte_order_mark: true,
+                carriage_returns: 1,
+                blank: 2,
+                foreign: 1,
+                first_foreign: 4,
+                ..Tolerated::default()
+            }
         );
+        assert_eq!(tolerated.notes().len(), 4);
+    }
+
+    #[test]
+    fn record_separators_and_commas_between_elements_are_overlooked_and_counted() {
+        let (lines, tolerated) = read("\u{1e}{1}\n[\n{2},\n{3} , \r\n]\n");
+        let objects: Vec<&str> = lines.iter().map(|(_, line, _)| line.as_str()).collect();
+        assert_eq!(objects, ["{1}", "{2}", "{3}"]);
+        assert_eq!((tolerated.separators, tolerated.commas, tolerated.foreign), (1, 2, 2));
         assert_eq!(tolerated.notes().len(), 4);
     }
 

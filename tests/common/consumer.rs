@@ -138,7 +138,7 @@ pub enum Message {
 pub struct RawThread {
     pub thread_id: String,
     pub interpreter_id: u64,
-    pub ts_delta_usec: Vec<i128>,
+    pub ts_delta_usec: Vec<i64>,
     pub status: Vec<u64>,
     pub stack: Option<Vec<Option<usize>>>,
 }
@@ -242,7 +242,7 @@ pub fn read(stream: &[u8]) -> Read {
                     let mut time = i128::from(*start_usec);
                     for ((delta, status), node) in thread.ts_delta_usec.iter().zip(&thread.status).zip(nodes)
                     {
-                        time += delta;
+                        time += i128::from(*delta);
                         let stack = node.map_or(String::new(), |node| stacks[node].clone());
                         samples.push((u64::try_from(time).expect("64 bits"), *status, stack));
                         count += 1;
@@ -302,7 +302,7 @@ pub fn read_raw_times(line: &[u8]) -> Vec<i128> {
     for thread in threads {
         let mut time = i128::from(start_usec);
         times.extend(thread.ts_delta_usec.iter().map(|delta| {
-            time += delta;
+            time += i128::from(*delta);
             time
         }));
     }

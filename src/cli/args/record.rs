@@ -48,7 +48,7 @@ pub(crate) struct Record {
     pub flush: Flush,
 
     /// Id of the run: random, or your own
-    #[arg(long, value_name = "ID", default_value = "random")]
+    #[arg(long, value_name = "ID", default_value = "random", allow_hyphen_values = true)]
     pub run_id: String,
 
     /// How messages are written: JSON Lines, or the same as length-prefixed MessagePack

@@ -1,6 +1,7 @@
 //! The rows of a run, and those that profiles and runs share.
 
-use std::time::{Duration, UNIX_EPOCH};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::cli::inspect::runs::{EndFacts, Gap, LossTotal, Run};
 use crate::cli::inspect::text::{Sheet, duration, instant, measured};
@@ -191,7 +192,7 @@ fn amount_text(total: &LossTotal) -> String {
 
 /// A Unix time as a date, where it has one.
 pub(super) fn date(wall_usec: i64) -> Option<String> {
-    let time = UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(wall_usec).ok()?))?;
-    // The year 10000 and later have no such form.
-    (wall_usec < 253_402_300_800_000_000).then(|| humantime::format_rfc3339_micros(time).to_string())
+    let time = OffsetDateTime::from_unix_timestamp_nanos(i128::from(wall_usec) * 1000).ok()?;
+    let whole = time.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()?;
+    Some(format!("{}.{:06}Z", whole.trim_end_matches('Z'), time.microsecond()))
 }

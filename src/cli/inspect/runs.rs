@@ -2,20 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use crate::cli::inspect::ThreadReport;
 use crate::cli::inspect::text::counted;
 use crate::error::{Error, Position, Result};
+use crate::limits::RUN_KEPT;
 use crate::model::ThreadKey;
 use crate::protocol::message::{
     Capture, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta, Stats, VERSION,
 };
-use crate::protocol::{CpythonMessage, Envelope, Message, RawColumns, decode_cpython};
+use crate::protocol::{CpythonMessage, Envelope, Message, RawColumns, decode_cpython, quoted};
 
 /// Gaps and errors that are listed; more are counted.
 const LISTED: usize = 100;
+/// Types of messages and reasons of loss that are told apart, and the bytes of each.
+const NAMES: usize = 64;
+/// Bytes of text that count as one of what is kept.
+const TEXT_KEPT: usize = 64;
 
 /// A run, as far as it is read.
 #[derive(Default, Serialize)]
@@ -75,6 +80,11 @@ pub(super) struct Run {
     pub out_of_order_messages: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub messages_after_end: u64,
+    /// Ids that a batch uses and does not define.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub undefined_strings: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub undefined_frames: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub error_count: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -153,13 +163,52 @@ struct State {
     first_after_end: u64,
     unknown: u64,
     first_unknown: u64,
+    strings: Ids,
+    frames: Ids,
+    facts_kept: usize,
     fatal: Option<Error>,
+}
+
+/// Ids of one kind in a batch.
+#[derive(Default)]
+struct Ids {
+    defined: FxHashSet<u32>,
+    undefined: FxHashSet<u32>,
+    /// A definition may be among messages that are missing.
+    is_doubtful: bool,
+    /// Where one was used first without a definition.
+    first_line: u64,
+}
+
+impl Ids {
+    fn open_batch(&mut self) {
+        self.defined.clear();
+        self.undefined.clear();
+        self.is_doubtful = false;
+    }
+
+    /// Takes note of uses on this line; how many ids are not defined and were not used before.
+    fn use_ids<'a>(&mut self, line: u64, ids: impl IntoIterator<Item = &'a u32>) -> u64 {
+        let mut new = 0;
+        for id in ids.into_iter().filter(|_| !self.is_doubtful) {
+            new += u64::from(!self.defined.contains(id) && self.undefined.insert(*id));
+        }
+        if new > 0 && self.first_line == 0 {
+            self.first_line = line;
+        }
+        new
+    }
 }
 
 #[derive(Default)]
 struct ThreadTotal {
     samples: u64,
     span_us: Option<(u64, u64)>,
+}
+
+/// A name of which there may be any number, of any length, as long as there are few others.
+fn name_of(name: &str, others: usize) -> String {
+    if others < NAMES && name.len() <= NAMES { name.to_string() } else { "other".to_string() }
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -186,6 +235,15 @@ impl Run {
     /// Whether a message of this version that opens a run opens another one.
     pub fn is_over(&self, version: u64) -> bool {
         self.ended || self.v != version
+    }
+
+    /// How much it keeps, in the units of [`KEPT`](crate::limits::KEPT).
+    pub fn kept(&self) -> usize {
+        let State { threads, strings, frames, facts_kept, .. } = &self.state;
+        let ids = [strings, frames].map(|ids| ids.defined.len() + ids.undefined.len());
+        let listed =
+            self.messages_by_type.len() + self.losses.len() + self.gaps.len() + 8 * self.errors.len();
+        RUN_KEPT + ids[0] + ids[1] + 2 * threads.len() + listed + facts_kept
     }
 
     /// Takes a message. The columns of a raw message are in `columns`; `line` is the whole line, as it
@@ -223,7 +281,7 @@ impl Run {
         match self.messages_by_type.get_mut(kind) {
             Some(count) => *count += 1,
             None => {
-                self.messages_by_type.insert(kind.to_string(), 1);
+                *self.messages_by_type.entry(name_of(kind, self.messages_by_type.len())).or_default() += 1
             }
         }
         self.messages += 1;
@@ -243,7 +301,19 @@ impl Run {
         }
         match message {
             Message::Meta(meta) => self.meta(*meta),
-            Message::Raw => self.raw(columns),
+            Message::StrDef(body) => self.state.strings.defined.extend(body.str_id),
+            Message::FrameDef(body) => {
+                let names = body.path_str_id.iter().chain(&body.func_str_id);
+                self.undefined_strings += self.state.strings.use_ids(number, names);
+                self.state.frames.defined.extend(body.frame_id);
+            }
+            Message::Agg(body) => {
+                self.undefined_frames += self.state.frames.use_ids(number, &body.frame_id);
+            }
+            Message::Raw => {
+                self.undefined_frames += self.state.frames.use_ids(number, &columns.stack_frame_id);
+                self.raw(columns);
+            }
             Message::Loss(loss) => self.loss(&loss),
             Message::Error(error) => self.error(number, error),
             Message::End(end) => self.end(*end),
@@ -262,6 +332,8 @@ impl Run {
             return;
         }
         if seq > next {
+            self.state.strings.is_doubtful = true;
+            self.state.frames.is_doubtful = true;
             self.missing_messages = self.missing_messages.saturating_add(seq - next);
             if self.gaps.len() < LISTED {
                 self.gaps.push(Gap { first_seq: next, last_seq: seq - 1, line: number });
@@ -271,6 +343,8 @@ impl Run {
     }
 
     fn meta(&mut self, meta: Meta) {
+        self.state.strings.open_batch();
+        self.state.frames.open_batch();
         *self.batches.get_or_insert(0) += 1;
         let announced = self.samples_announced.get_or_insert(0);
         *announced = announced.saturating_add(meta.samples.unwrap_or(0));
@@ -286,6 +360,10 @@ impl Run {
         if self.facts.id_scope.is_some() {
             return;
         }
+        let texts = [&meta.python, &meta.clock, &meta.mode].into_iter().flatten();
+        let labels = meta.labels.iter().flatten().flat_map(|(key, value)| [key, value]);
+        let texts = texts.chain(labels).chain(meta.stream_types.iter().flatten());
+        self.state.facts_kept = texts.map(|text| 1 + text.len() / TEXT_KEPT).sum();
         let before = timing.map(|timing| i128::from(timing.start_usec) - i128::from(timing.run_start_usec));
         self.facts = Facts {
             python: meta.python,
@@ -322,7 +400,9 @@ impl Run {
     }
 
     fn loss(&mut self, loss: &Loss) {
-        let total = self.losses.entry(loss.reason.clone()).or_default();
+        let is_known = self.losses.contains_key(&loss.reason);
+        let name = if is_known { loss.reason.clone() } else { name_of(&loss.reason, self.losses.len()) };
+        let total = self.losses.entry(name).or_default();
         total.messages += 1;
         total.amount.add(&loss.amount);
     }
@@ -330,11 +410,12 @@ impl Run {
     fn error(&mut self, number: u64, error: ErrorMessage) {
         self.error_count += 1;
         if error.fatal && self.state.fatal.is_none() {
-            let fault = format!("the stream tells of an error: {}", error.detail);
+            let fault = format!("the stream tells of an error: {}", quoted(&error.detail));
             self.state.fatal = Some(Error::stream(fault).at(Position::Line(number)));
         }
         if self.errors.len() < LISTED {
-            self.errors.push(error);
+            let [code, detail] = [&error.code, &error.detail].map(|text| quoted(text).into_owned());
+            self.errors.push(ErrorMessage { code, detail, ..error });
         }
     }
 
@@ -410,6 +491,14 @@ impl Run {
         if self.messages_after_end > 0 {
             let what = format!("{} after its end", counted(self.messages_after_end, "message"));
             tell(what, Some(self.state.first_after_end));
+        }
+        let State { strings, frames, .. } = &self.state;
+        for (ids, count, what) in
+            [(strings, self.undefined_strings, "string"), (frames, self.undefined_frames, "frame")]
+        {
+            if count > 0 {
+                tell(format!("{} not defined in the batch", counted(count, what)), Some(ids.first_line));
+            }
         }
         let harmless = [LossReason::SamplerMissed, LossReason::SamplerFailed, LossReason::Depth];
         for (reason, total) in &self.losses {

@@ -9,7 +9,8 @@ use crate::cli::Status;
 use crate::cli::inspect::runs::Run;
 use crate::cli::inspect::text::{Sheet, counted};
 use crate::cli::inspect::{FaultReport, Job};
-use crate::error::{Error, Position, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::limits::KEPT;
 use crate::protocol::{Decoded, Message, RawColumns, decode};
 use crate::stream::{Lines, Tolerated};
 
@@ -43,6 +44,10 @@ pub(super) fn run(job: &Job<'_>, packing: Option<&'static str>, reader: Box<dyn 
     let mut stream = Stream::default();
     let mut lines = Lines::new(reader);
     let broken = loop {
+        if stream.kept > KEPT {
+            let what = format!("more than {KEPT} ids, threads and runs, the limit; what follows is not read");
+            break Some(Error::new(ErrorKind::Limit, what));
+        }
         match lines.next_message() {
             Ok(Some(line)) => stream.line(line.number, line.bytes, line.terminated),
             Ok(None) => break None,
@@ -65,6 +70,8 @@ pub(super) fn run(job: &Job<'_>, packing: Option<&'static str>, reader: Box<dyn 
 struct Stream {
     columns: RawColumns,
     runs: Vec<Run>,
+    /// How much they keep, in the units of [`KEPT`].
+    kept: usize,
     /// The newest run of each id.
     newest: FxHashMap<String, usize>,
     /// The run of the message before: mostly that of the next one.
@@ -93,9 +100,14 @@ impl Stream {
     }
 
     fn message(&mut self, number: u64, decoded: Decoded, line: &[u8]) -> Result<()> {
+        let runs = self.runs.len();
         let index = self.run_of(number, &decoded);
         let Decoded { envelope, message } = decoded;
-        self.runs[index].message(number, envelope.seq, message, &self.columns, line)
+        let run = &mut self.runs[index];
+        let before = if index < runs { run.kept() } else { 0 };
+        let understood = run.message(number, envelope.seq, message, &self.columns, line);
+        self.kept = self.kept + run.kept() - before;
+        understood
     }
 
     /// The run that a message belongs to. An id that comes again after its end is another run: so

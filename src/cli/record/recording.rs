@@ -6,9 +6,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
 use super::label;
 use super::packets::{Begin, Fact, Profiler, Said};
 use super::profiles::Profiles;
@@ -16,7 +13,7 @@ use super::ring::{Kept, Ring};
 use super::stream::Stream;
 use crate::cli::args::Record as Args;
 use crate::cli::messages::Messages;
-use crate::cli::runs::random_id;
+use crate::cli::runs::{own_id, random_id};
 use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -123,7 +120,7 @@ impl<'a> Recording<'a> {
         ring: Option<Ring>,
     ) -> Result<Self> {
         let run_id = match args.run_id.as_str() {
-            "random" => URL_SAFE_NO_PAD.encode(random_id()?),
+            "random" => own_id(random_id()?),
             id => id.to_string(),
         };
         // Told before anything is started.

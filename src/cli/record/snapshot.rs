@@ -4,9 +4,10 @@ use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::control::check_plain;
 use super::profiles::is_profile;
@@ -143,9 +144,9 @@ fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held:
 /// The file of the snapshot of this number, by the pattern: `{}` in it becomes time and number, which
 /// otherwise stand before the ending.
 pub(super) fn file_of(pattern: &Path, number: u64) -> PathBuf {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let whole = UNIX_EPOCH + std::time::Duration::from_secs(since.as_secs());
-    let time = humantime::format_rfc3339_seconds(whole).to_string().replace(['-', ':'], "");
+    let now = OffsetDateTime::now_utc();
+    let whole = now.replace_nanosecond(0).unwrap_or(now);
+    let time = whole.format(&Rfc3339).unwrap_or_default().replace(['-', ':'], "");
     let mark = format!("{time}-{number}");
     let name = pattern.file_name().unwrap_or_default().to_string_lossy();
     let marked = if name.contains("{}") {

@@ -118,7 +118,13 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
         };
         let end = if ended.losses.is_empty() { RunEnd::Complete } else { RunEnd::Incomplete };
         commit(open.finish(&ended.run, index, end, ended.statistics.as_ref())?)?;
-        Ok(Outcome { sink: (), samples, losses: ended.losses, tolerated: ended.tolerated })
+        Ok(Outcome {
+            sink: (),
+            samples,
+            losses: ended.losses,
+            tolerated: ended.tolerated,
+            left_out: Vec::new(),
+        })
     }
 }
 

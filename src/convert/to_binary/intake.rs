@@ -6,7 +6,7 @@ use crate::error::{Error, Position, Result};
 use crate::model::{RunFacts, Statistics};
 use crate::protocol::group::Groups;
 use crate::protocol::message::Meta;
-use crate::protocol::{Decoded, Message, RawColumns, decode};
+use crate::protocol::{Decoded, Message, RawColumns, decode, quoted};
 
 /// Columns that are kept for their room.
 const SPARE: usize = 8;
@@ -35,6 +35,15 @@ pub(super) struct RunHead {
     pub meta: Meta,
     /// A time of the profiler's clock and the same as Unix time, by the last `meta`.
     pub wall_us: Option<(u64, i64)>,
+}
+
+impl RunHead {
+    /// Facts that only chunks have a place for.
+    pub fn left_out(&self) -> Vec<&'static str> {
+        let has_labels = self.meta.labels.as_ref().is_some_and(|labels| !labels.is_empty());
+        let facts = [("the labels", has_labels), ("the date", self.wall_us.is_some())];
+        facts.into_iter().filter(|(_, is_there)| *is_there).map(|(fact, _)| fact).collect()
+    }
 }
 
 /// What is known once the stream is over.
@@ -225,7 +234,7 @@ fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
         let value = text.parse().ok();
         if value.is_none() {
             session.lose(
-                Error::stream(format!("the {what} '{text}' has no place in a profile"))
+                Error::stream(format!("the {what} '{}' has no place in a profile", quoted(text)))
                     .at(Position::Line(number)),
             );
         }

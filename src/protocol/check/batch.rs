@@ -45,7 +45,18 @@ impl Batch {
     /// The batch that `meta`, on this line, opens where batch `due` has to come.
     pub fn new(meta: &Meta, due: u64, line: u64) -> Self {
         Batch {
-            meta: meta.clone(),
+            // What it says of the run is kept once.
+            meta: Meta {
+                batch: meta.batch,
+                messages: meta.messages,
+                start_usec: meta.start_usec,
+                duration_usec: meta.duration_usec,
+                samples: meta.samples,
+                thread_count: meta.thread_count,
+                run_start_usec: meta.run_start_usec,
+                wall_usec: meta.wall_usec,
+                ..Meta::default()
+            },
             line,
             doubtful: false,
             has_raw: false,

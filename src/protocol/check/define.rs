@@ -6,11 +6,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::limits::KEPT;
 use crate::protocol::check::Report;
 use crate::protocol::message::{FrameDef, StrDef};
 
 /// Ids of one kind that a run is remembered by from batch to batch.
-const REMEMBERED: usize = 4 * 1024 * 1024;
+const REMEMBERED: usize = KEPT / 4;
 
 /// The strings and frames of a run.
 #[derive(Debug)]
@@ -99,15 +100,20 @@ impl Definitions {
         self.frames.define(&rows, report);
     }
 
+    /// Ids that it keeps.
+    pub fn kept(&self) -> usize {
+        [&self.strings, &self.frames].map(|ids| ids.known.len() + ids.undefined.len()).iter().sum()
+    }
+
     /// The open batch uses these frames.
     pub fn use_frames(&mut self, frames: &[u32], line: u64) {
         frames.iter().for_each(|frame| self.frames.use_id(*frame, line));
     }
 
-    /// The batch is over: tells which strings and which frames it used without a definition, each kind
-    /// if its definitions had to come.
-    pub fn close_batch(&mut self, tell: [bool; 2], report: &mut Report<'_>) {
-        for (ids, tell) in [&mut self.strings, &mut self.frames].into_iter().zip(tell) {
+    /// The batch is over: tells which strings and which frames it used without a definition, unless messages
+    /// are missing.
+    pub fn close_batch(&mut self, tell: bool, report: &mut Report<'_>) {
+        for ids in [&mut self.strings, &mut self.frames] {
             let mut by_line: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
             for (id, line) in std::mem::take(&mut ids.undefined) {
                 by_line.entry(line).or_default().push(id);
@@ -174,7 +180,7 @@ fn listed(what: &str, ids: &[u32]) -> String {
     }
 }
 
-fn hash(value: &(impl Hash + ?Sized)) -> u64 {
+pub(super) fn hash(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

@@ -115,6 +115,11 @@ impl Threads {
         self.unknown_order = true;
     }
 
+    /// Threads that it keeps.
+    pub fn kept(&self) -> usize {
+        self.known.len()
+    }
+
     /// Whether the sums' number of threads is right.
     pub fn are_counted(&self) -> bool {
         !self.too_many

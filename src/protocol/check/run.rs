@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::limits::RUN_KEPT;
 use crate::protocol::check::Report;
 use crate::protocol::check::batch::{Batch, type_of};
-use crate::protocol::check::define::Definitions;
+use crate::protocol::check::define::{Definitions, hash};
 use crate::protocol::check::raw::{Room, Sums, Threads, check_tree};
 use crate::protocol::check::shape::Shape;
 use crate::protocol::check::tables::Tables;
@@ -16,6 +17,10 @@ use crate::protocol::select::{MessageType, StreamTypes};
 const OPEN_GAPS: usize = 1000;
 /// Reasons of loss that are added up.
 const REASONS: usize = 64;
+/// Bytes of a choice of types that is held against what comes.
+const TYPES: usize = 1000;
+/// Bytes of such a reason.
+const REASON: usize = 64;
 
 /// Follows one run.
 #[derive(Debug)]
@@ -26,8 +31,8 @@ pub(super) struct Run {
     gaps: Vec<Gap>,
     /// A message is missing or was not understood: sums of the run cannot be known.
     doubtful: bool,
-    /// What the first meta says, and its parsed types, unless they hold names of another version.
-    first: Option<Box<Meta>>,
+    /// What the first meta says of the run, and its parsed types, unless they hold names of another version.
+    first: Option<Facts>,
     is_trace: bool,
     /// Whether it says when and how much was sampled.
     has_times: bool,
@@ -49,6 +54,41 @@ pub(super) struct Run {
     told: Vec<MessageType>,
 }
 
+/// What each meta says of the run.
+#[derive(Debug)]
+struct Facts {
+    run_start_usec: u64,
+    /// Of the value of each; a value may be long.
+    hashes: [(&'static str, u64); 9],
+}
+
+impl Facts {
+    fn of(meta: &Meta) -> Self {
+        Facts {
+            run_start_usec: meta.run_start_usec.unwrap_or(0),
+            hashes: [
+                ("run_start_usec", hash(&meta.run_start_usec)),
+                ("sample_interval_usec", hash(&meta.sample_interval_usec)),
+                ("mode", hash(&meta.mode)),
+                ("capture", hash(&meta.capture)),
+                ("python", hash(&meta.python)),
+                ("id_scope", hash(&(meta.id_scope == IdScope::Batch))),
+                ("stream_types", hash(&meta.stream_types)),
+                ("clock", hash(&meta.clock)),
+                ("labels", hash(&meta.labels)),
+            ],
+        }
+    }
+
+    /// Tells which of them another batch says otherwise.
+    fn tell_changes(&self, now: &Facts, report: &mut Report<'_>) {
+        let pairs = self.hashes.iter().zip(&now.hashes);
+        for ((fact, _), _) in pairs.filter(|(first, now)| first != now) {
+            report.say(format!("{fact} is not what the run's first meta says"));
+        }
+    }
+}
+
 /// Numbers that are missing before a line.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
@@ -58,11 +98,12 @@ struct Gap {
 }
 
 impl Run {
-    pub fn new(run_id: &str) -> Self {
+    /// A run whose first message stands on this line.
+    pub fn new(run_id: &str, line: u64) -> Self {
         Run {
             run_id: run_id.to_string(),
             next_seq: 0,
-            last_line: 0,
+            last_line: line,
             gaps: Vec::new(),
             doubtful: false,
             first: None,
@@ -83,6 +124,12 @@ impl Run {
             heartbeat: None,
             told: Vec::new(),
         }
+    }
+
+    /// How much it keeps, in the units of [`KEPT`](crate::limits::KEPT).
+    pub fn kept(&self) -> usize {
+        let Run { gaps, definitions, threads, tables, lost, .. } = self;
+        RUN_KEPT + gaps.len() + definitions.kept() + threads.kept() + tables.kept() + lost.len()
     }
 
     /// Line of the run's last message.
@@ -236,8 +283,7 @@ impl Run {
                     self.tables.doubt();
                 }
                 if let Some(first) = &self.first {
-                    let run_start = first.run_start_usec.unwrap_or(0);
-                    self.tables.add(body, run_start, asked, report);
+                    self.tables.add(body, first.run_start_usec, asked, report);
                 }
             }
             Message::Loss(body) => self.loss(body, report),
@@ -276,9 +322,13 @@ impl Run {
             self.due = [meta.batch.saturating_add(1); 2];
         }
         self.metas += 1;
+        let facts = Facts::of(meta);
         match &self.first {
-            Some(first) => tell_changes(first, meta, report),
-            None => self.first_meta(meta, report),
+            Some(first) => first.tell_changes(&facts, report),
+            None => {
+                self.first_meta(meta, report);
+                self.first = Some(facts);
+            }
         }
         let is_part = meta.id_scope == IdScope::Batch;
         self.definitions.open_batch(is_part);
@@ -294,13 +344,15 @@ impl Run {
                 report.say("stream_types is empty instead of left out");
                 None
             }
-            Some(items) => items.join(",").parse().ok(),
+            // Others than ours may be of any length.
+            Some(items) => {
+                Some(items.join(",")).filter(|list| list.len() <= TYPES).and_then(|list| list.parse().ok())
+            }
         };
         if let Some(clock) = meta.clock.as_ref().filter(|clock| *clock != "monotonic") {
             report.say(format!("the clock {clock:?}; it is \"monotonic\""));
         }
         self.has_times = has_times(meta, report);
-        self.first = Some(Box::new(meta.clone()));
     }
 
     fn raw(&mut self, columns: &RawColumns, enters: bool, room: &mut Room, report: &mut Report<'_>) {
@@ -325,10 +377,7 @@ impl Run {
 
     fn close_batch(&mut self, report: &mut Report<'_>) {
         let Some(batch) = self.batch.take() else { return };
-        let is_left_out = |message| self.types.as_ref().is_some_and(|types| !types.has(message));
-        let tell = [MessageType::StrDef, MessageType::FrameDef]
-            .map(|message| !batch.doubtful && !is_left_out(message));
-        self.definitions.close_batch(tell, report);
+        self.definitions.close_batch(!batch.doubtful, report);
         self.tables.close_batch(report);
         if batch.doubtful {
             return;
@@ -362,7 +411,8 @@ impl Run {
             }
         }
         self.torn |= body.reason == "truncated";
-        if self.lost.len() < REASONS || self.lost.contains_key(&body.reason) {
+        let is_kept = self.lost.len() < REASONS && body.reason.len() <= REASON;
+        if is_kept || self.lost.contains_key(&body.reason) {
             self.lost.entry(body.reason.clone()).or_default().add(&body.amount);
         }
     }
@@ -512,22 +562,4 @@ fn has_times(meta: &Meta, report: &mut Report<'_>) -> bool {
         }
     }
     there.is_some()
-}
-
-/// Tells which facts of the run another batch says otherwise.
-fn tell_changes(first: &Meta, meta: &Meta, report: &mut Report<'_>) {
-    let facts = [
-        ("run_start_usec", first.run_start_usec == meta.run_start_usec),
-        ("sample_interval_usec", first.sample_interval_usec == meta.sample_interval_usec),
-        ("mode", first.mode == meta.mode),
-        ("capture", first.capture == meta.capture),
-        ("python", first.python == meta.python),
-        ("id_scope", first.id_scope == meta.id_scope),
-        ("stream_types", first.stream_types == meta.stream_types),
-        ("clock", first.clock == meta.clock),
-        ("labels", first.labels == meta.labels),
-    ];
-    for (fact, _) in facts.into_iter().filter(|(_, same)| !same) {
-        report.say(format!("{fact} is not what the run's first meta says"));
-    }
 }

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use crate::protocol::check::keys::{ENVELOPE_KEYS, Inside, Key, of_message};
 use crate::protocol::select::MessageType;
+use crate::protocol::text::integer;
 
 /// How deep values may nest, as with the decoder's own limit.
 const DEPTH: usize = 127;
@@ -235,9 +236,9 @@ impl<'a> Scan<'a> {
         match (key, value) {
             ("type", Value::Text(text)) => self.shape.kind = Some(unescaped(text).into_owned()),
             ("run_id", Value::Text(text)) => self.shape.run_id = Some(unescaped(text).into_owned()),
-            ("v", Value::Number(text)) => self.shape.version = text.parse().ok(),
-            ("seq", Value::Number(text)) => self.shape.seq = text.parse().ok(),
-            ("batch", Value::Number(text)) => self.shape.batch = text.parse().ok(),
+            ("v", Value::Number(text)) => self.shape.version = number(text),
+            ("seq", Value::Number(text)) => self.shape.seq = number(text),
+            ("batch", Value::Number(text)) => self.shape.batch = number(text),
             _ => {}
         }
     }
@@ -330,7 +331,7 @@ impl<'a> Scan<'a> {
             self.digits()?;
         }
         let text = &self.text[start..self.pos];
-        if self.pos > whole {
+        if self.pos > whole && integer(text).is_none() {
             self.float(start, text);
         }
         Ok(text)
@@ -404,6 +405,11 @@ fn unescaped(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     serde_json::from_str(&format!("\"{text}\"")).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// An integer, in any notation that JSON has for it.
+fn number(text: &str) -> Option<u64> {
+    integer(text)?.parse().ok()
 }
 
 /// Whether `text` is a number up to `most`, in digits and without leading zeros.

@@ -70,7 +70,7 @@ impl Tables {
     }
 
     fn open_table(&mut self, head: &Agg, run_start: u64, asked: Option<u64>, report: &mut Report<'_>) {
-        let found = report.findings.len();
+        let found = report.faults;
         if head.kind != "frame" {
             report.say(format!("the kind of table {:?}; it is \"frame\"", head.kind));
         }
@@ -87,7 +87,7 @@ impl Tables {
             }
             scope => report.say(format!("the scope {scope:?}; it is \"window\" or \"final\"")),
         }
-        self.doubtful |= report.findings.len() > found;
+        self.doubtful |= report.faults > found;
         self.total += u128::from(head.samples_total);
         self.empty += u128::from(head.samples_empty.unwrap_or(0));
     }
@@ -132,6 +132,11 @@ impl Tables {
     pub fn close_batch(&mut self, report: &mut Report<'_>) {
         self.close_table(report);
         self.windows.clear();
+    }
+
+    /// Windows that it keeps.
+    pub fn kept(&self) -> usize {
+        self.windows.len()
     }
 
     pub fn whole(&self) -> Option<Whole> {

@@ -1,10 +1,13 @@
 //! Lines of CPython's own into messages.
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, Visitor};
 
 use crate::error::{Error, Result};
+use crate::limits::LINE_MAX;
 use crate::protocol::cpython::{CpythonEntry, CpythonFrame};
+use crate::protocol::decode::too_long;
+use crate::protocol::text;
 
 /// A message of CPython's own, of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +88,9 @@ struct End {
 ///
 /// A line that is no such message.
 pub fn decode_cpython(kind: &str, line: &[u8]) -> Result<CpythonMessage> {
+    if line.len() >= LINE_MAX && !is_one_string(kind, line) {
+        return Err(too_long(line.len()));
+    }
     Ok(match kind {
         "meta" => {
             let Meta { sample_interval_usec, mode } = parse(kind, line)?;
@@ -104,14 +110,20 @@ pub fn decode_cpython(kind: &str, line: &[u8]) -> Result<CpythonMessage> {
     })
 }
 
-fn parse<'a, T: Deserialize<'a>>(kind: &str, line: &'a [u8]) -> Result<T> {
-    serde_json::from_slice(line).map_err(|error| {
-        let mut what = error.to_string();
-        // The line's number is the caller's to say.
-        if let Some(at) = what.rfind(" at line ") {
-            what.truncate(at);
-        }
-        Error::stream(format!("no {kind} message of CPython's: {what} (column {})", error.column()))
+/// Whether a message defines one string.
+fn is_one_string(kind: &str, line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct One {
+        #[serde(alias = "defs", rename = "strings")]
+        _strings: [IgnoredAny; 1],
+    }
+    matches!(kind, "string_table" | "str_def") && text::read::<One>(line).is_ok()
+}
+
+fn parse<T: DeserializeOwned>(kind: &str, line: &[u8]) -> Result<T> {
+    text::read(line).map_err(|error| {
+        let what = error.detail().trim_start_matches("no message: ");
+        Error::stream(format!("no {kind} message of CPython's: {what}"))
     })
 }
 

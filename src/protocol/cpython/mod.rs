@@ -22,7 +22,7 @@ pub struct CpythonString<'a> {
 }
 
 /// A frame of CPython's table.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CpythonFrame {
     /// From 0, in `v` 1 from 1.
     pub frame_id: u32,

@@ -1,16 +1,20 @@
 //! The rules of CPython's own JSON Lines: one `meta`, tables before what refers to them, one final table
 //! whose lines agree, one `end`.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::hash::BuildHasher;
+
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use crate::protocol::cpython::{CpythonEntry, CpythonFrame, CpythonMessage};
+use crate::protocol::text::quoted;
 
 /// Follows a run.
 #[derive(Debug, Default)]
 pub(crate) struct CpythonRules {
     has_meta: bool,
-    strings: FxHashMap<u32, Vec<u8>>,
-    frames: FxHashMap<u32, CpythonFrame>,
+    /// A hash of each value.
+    strings: FxHashMap<u32, u64>,
+    frames: FxHashMap<u32, u64>,
     /// Frames that have counts.
     counted: FxHashSet<u32>,
     samples_total: Option<u64>,
@@ -36,17 +40,17 @@ impl CpythonRules {
             }
             CpythonMessage::Strings(strings) => {
                 for (id, value) in strings {
-                    if self.strings.get(id).is_some_and(|known| known != value) {
+                    let hash = FxBuildHasher.hash_one(value);
+                    if self.strings.insert(*id, hash).is_some_and(|known| known != hash) {
                         say(format!("string {id} is defined again with another value"));
                     }
-                    self.strings.insert(*id, value.clone());
                 }
             }
             CpythonMessage::Frames(frames) => frames.iter().for_each(|frame| self.frame(frame, say)),
             CpythonMessage::Agg { kind, scope, samples_total, entries } => {
                 for (key, found, known) in [("kind", kind, "frame"), ("scope", scope, "final")] {
                     if let Some(found) = found.as_ref().filter(|found| *found != known) {
-                        say(format!("{key} is {found:?}; it is {known:?}"));
+                        say(format!("{key} is {:?}; it is {known:?}", quoted(found)));
                     }
                 }
                 self.total("agg", *samples_total, say);
@@ -64,10 +68,10 @@ impl CpythonRules {
                 say(format!("frame {id} names string {string}, which is not defined"));
             }
         }
-        if self.frames.get(&id).is_some_and(|known| known != frame) {
+        let hash = FxBuildHasher.hash_one(frame);
+        if self.frames.insert(id, hash).is_some_and(|known| known != hash) {
             say(format!("frame {id} is defined again with another value"));
         }
-        self.frames.insert(id, frame.clone());
     }
 
     fn entry(&mut self, entry: &CpythonEntry, samples_total: u64, say: &mut impl FnMut(String)) {
@@ -95,6 +99,9 @@ impl CpythonRules {
 
     fn end(&mut self, samples_total: Option<u64>, say: &mut impl FnMut(String)) {
         self.ended = true;
+        self.strings = FxHashMap::default();
+        self.frames = FxHashMap::default();
+        self.counted = FxHashSet::default();
         match samples_total {
             Some(total) => self.total("end", total, say),
             None => say("the end has no samples_total".to_string()),
@@ -103,6 +110,11 @@ impl CpythonRules {
         if let Some(total) = self.samples_total.filter(|total| u128::from(*total) != self.self_sum) {
             say(format!("self adds up to {}, but samples_total is {total}", self.self_sum));
         }
+    }
+
+    /// How much it keeps: ids.
+    pub fn kept(&self) -> usize {
+        self.strings.len() + self.frames.len() + self.counted.len()
     }
 
     /// Whether its end is there.

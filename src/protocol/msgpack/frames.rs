@@ -92,6 +92,14 @@ pub(super) fn get<'a>(map: &'a [(Value, Value)], key: &str) -> Option<&'a Value>
     map.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
 }
 
+/// Text, which some writers store as bytes: msgspec does so with what Python calls bytes.
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::Binary(bytes) => std::str::from_utf8(bytes).ok(),
+        value => value.as_str(),
+    }
+}
+
 /// The `magic` of the first frame of a file that begins so, as far as the frame is there.
 pub(super) fn magic(start: &[u8]) -> Option<String> {
     let (_, mut rest) = start.split_at_checked(4)?;
@@ -100,7 +108,7 @@ pub(super) fn magic(start: &[u8]) -> Option<String> {
         let key = rmpv::decode::read_value_with_max_depth(&mut rest, FRAME_DEPTH).ok()?;
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, FRAME_DEPTH).ok()?;
         if key.as_str() == Some("magic") {
-            return value.as_str().map(str::to_string);
+            return text(&value).map(str::to_string);
         }
     }
     None

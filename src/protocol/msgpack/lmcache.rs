@@ -10,11 +10,14 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::encode::{Envelope, write_json};
 use crate::protocol::message::{End, ErrorMessage, Loss, LossAmount, LossReason};
-use crate::protocol::msgpack::frames::{Frames, get, magic};
+use crate::protocol::msgpack::frames::{Frames, get, magic, text};
 use crate::protocol::msgpack::json;
+use crate::protocol::text::quoted;
+use sha2::{Digest, Sha256};
 
 const MAGIC: &str = "LMCT";
 const FORMAT_VERSION: u64 = 1;
+const TRACE_SCHEMA_VERSION: u64 = 1;
 
 /// What a trace's header frame says.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -80,7 +83,7 @@ impl<R: Read> LmcacheTrace<R> {
         let mut frames = Frames::new(reader);
         let at = |error: Error| error.at(Position::Byte(0));
         let Some(map) = frames.next_frame()? else { return Err(at(Error::stream("an empty file"))) };
-        if get(&map, "magic").and_then(Value::as_str) != Some(MAGIC) {
+        if get(&map, "magic").and_then(text) != Some(MAGIC) {
             return Err(at(Error::stream("no LMCache trace: the magic is missing")));
         }
         match get(&map, "format_version").and_then(Value::as_u64) {
@@ -93,7 +96,7 @@ impl<R: Read> LmcacheTrace<R> {
             }
             None => return Err(at(Error::stream("an LMCache trace without a format_version"))),
         }
-        let text = |key: &str| get(&map, key).and_then(Value::as_str).map(str::to_string);
+        let string = |key: &str| get(&map, key).and_then(text).map(str::to_string);
         let number = |key: &str| get(&map, key).and_then(Value::as_f64).filter(|number| number.is_finite());
         let any = |key: &str| {
             let mut json = Vec::new();
@@ -106,8 +109,8 @@ impl<R: Read> LmcacheTrace<R> {
             trace_schema_version: any("trace_schema_version"),
             t_mono_start: number("t_mono_start"),
             t_wall_start: number("t_wall_start"),
-            sm_config_json: text("sm_config_json"),
-            sm_config_digest: text("sm_config_digest"),
+            sm_config_json: string("sm_config_json"),
+            sm_config_digest: string("sm_config_digest"),
         };
         let mut bytes = Vec::new();
         json::map(&mut bytes, &map, |out, _, value| json::write(out, value));
@@ -124,9 +127,35 @@ impl<R: Read> LmcacheTrace<R> {
         })
     }
 
+    /// What is odd about the header.
+    pub fn oddities(&self) -> Vec<String> {
+        let LmcacheHeader { trace_schema_version, sm_config_json, sm_config_digest, .. } = &self.header;
+        let mut oddities = Vec::new();
+        if let Some(version) =
+            trace_schema_version.as_ref().filter(|version| **version != TRACE_SCHEMA_VERSION)
+        {
+            oddities.push(format!(
+                "trace_schema_version {} is not known; {TRACE_SCHEMA_VERSION} is",
+                quoted(&version.to_string())
+            ));
+        }
+        if let (Some(config), Some(digest)) = (sm_config_json, sm_config_digest) {
+            let own: String = Sha256::digest(config).iter().map(|byte| format!("{byte:02x}")).collect();
+            if own != *digest {
+                oddities.push("sm_config_digest is not the SHA-256 of sm_config_json".to_string());
+            }
+        }
+        oddities
+    }
+
     /// What the header says.
     pub fn header(&self) -> &LmcacheHeader {
         &self.header
+    }
+
+    /// The id of the run.
+    pub fn id(&self) -> &str {
+        &self.run_id
     }
 
     /// Gives the run another id than the one that is made of the header.

@@ -61,7 +61,7 @@ impl<W: Write> ToMsgpack<W> {
                     .start_usec
                     .is_some_and(|start| i64::try_from(start).is_err() && u64::try_from(start).is_err()) =>
             {
-                return Err(Error::stream("a window starts before -2^63 us, which MessagePack cannot say"));
+                return Err(Error::stream("a window starts out of 64 bits, which MessagePack cannot say"));
             }
             // Its numbers fit 64 bits, and keys stay in order.
             _ => serde_json::from_slice(&whole).map_err(|error| Error::stream(error.to_string()))?,
