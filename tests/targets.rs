@@ -6,11 +6,12 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::recorder::wait_for;
 use common::writers::{Outcome, WRITERS, Writer};
 use common::{PROGRAM, run};
 
@@ -164,6 +165,25 @@ fn a_named_pipe_that_nobody_reads_is_waited_for_until_a_signal_comes() {
     });
 }
 
+/// A reader of a named pipe that is full, so that a writer has to wait for it.
+fn without_room(path: &Path) -> File {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let pipe = File::options().read(true).write(true).custom_flags(flags).open(path).expect("a pipe");
+    // No writer can make room by asking for a larger one.
+    let _ = rustix::pipe::fcntl_setpipe_size(&pipe, 1 << 20);
+    while (&pipe).write(&[0; 4096]).is_ok() {}
+    pipe
+}
+
+/// Waits until the process has opened this file.
+fn has_opened(process: u32, path: &Path) {
+    let path = path.canonicalize().expect("it is there");
+    wait_for("the writer to open its target", || {
+        let mut open = fs::read_dir(format!("/proc/{process}/fd")).ok()?;
+        open.find_map(|entry| fs::read_link(entry.ok()?.path()).ok().filter(|name| *name == path))
+    });
+}
+
 #[test]
 fn a_reader_of_a_named_pipe_who_leaves_early_is_told() {
     each(|writer, folder, path| {
@@ -171,8 +191,10 @@ fn a_reader_of_a_named_pipe_who_leaves_early_is_told() {
             return;
         }
         make_pipe(path);
+        let reader = without_room(path);
         let running = writer.start(text(path), Stdio::null());
-        drop(File::open(path).expect("readable"));
+        has_opened(running.child.id(), path);
+        drop(reader);
         let outcome = running.end();
         assert!(matches!(outcome.code, Some(1 | 3)), "{writer:?}: {outcome:?}");
         assert!(outcome.said.contains("its reader has gone"), "{writer:?}: {}", outcome.said);
@@ -185,8 +207,10 @@ fn a_reader_of_a_named_pipe_who_leaves_early_is_told() {
                 Writer::FromBin => command.arg("from-bin").arg(&inputs.profile),
                 _ => command.arg("upgrade").arg(&inputs.cpython),
             };
+            let reader = without_room(path);
             let child = command.arg("-o").arg(path).arg("-o").arg(&file).spawn().expect("it starts");
-            drop(File::open(path).expect("readable"));
+            has_opened(child.id(), path);
+            drop(reader);
             let code = child.wait_with_output().expect("it ends").status.code();
             assert_eq!(code, Some(3), "{writer:?}");
             assert!(writer.is_whole(&fs::read(&file).expect("there")), "{writer:?}");
