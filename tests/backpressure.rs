@@ -91,15 +91,17 @@ fn s03_a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
     let healthy = read_all(connect(&address));
     let stalled = connect(&address);
     let crawler = connect(&address);
+    let (all_is_fed, is_over) = std::sync::mpsc::channel::<()>();
     let crawling = std::thread::spawn(move || {
         let (mut crawler, mut got) = (crawler, Vec::new());
         let mut buffer = vec![0; 16 * 1024];
-        // Slower than the stream, until most of it is over.
+        // A little at a time, and the rest once the stream is over.
         for _ in 0..200 {
             let count = crawler.read(&mut buffer).expect("readable");
             got.extend_from_slice(&buffer[..count]);
             std::thread::sleep(Duration::from_millis(5));
         }
+        is_over.recv().expect("it will be");
         crawler.read_to_end(&mut got).expect("readable");
         got
     });
@@ -109,6 +111,7 @@ fn s03_a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
     }
     #[cfg(target_os = "linux")]
     let peak = peak_memory(program.id());
+    all_is_fed.send(()).expect("the reader waits");
     drop(program.stdin.take());
     // The healthy one has all, although the other one has not read a byte.
     let healthy = healthy.join().expect("no panic");

@@ -23,7 +23,7 @@ fn options() -> Vec<StreamOptions> {
             .wall_start_us(1_790_000_000_000_000)
             .label("host", "web-3"),
         new().types(types("agg")),
-        new().types(types("raw,-end,-str_def")).flush(Flush { samples: Some(1000), ..Flush::default() }),
+        new().types(types("raw,-end")).flush(Flush { samples: Some(1000), ..Flush::default() }),
     ]
 }
 

@@ -123,7 +123,7 @@ fn lost_messages_are_told_and_the_rest_is_kept() {
     for (what, told) in [
         ("raw", "missing"),
         ("meta", "whose meta is missing"),
-        ("frame_def", "frames are not defined"),
+        ("frame_def", "1 frame is not defined"),
         ("end", "no end message"),
     ] {
         let prefix = format!("{{\"type\":\"{what}\"");

@@ -358,12 +358,12 @@ impl Maker {
         let mut left = threads;
         while !left.is_empty() {
             let mut room = wanted;
-            let fitting = left.iter().take_while(|slice| {
+            let these = left.iter().take_while(|slice| {
                 let fits = slice.times().len() <= room;
                 room = room.saturating_sub(slice.times().len());
                 fits
             });
-            let (these, others) = left.split_at(fitting.count().max(1));
+            let (these, others) = left.split_at(these.count().max(1));
             let start = lines.mark();
             let start_us = start_us.or_else(|| start_of(these.iter().copied()));
             let length = self.write(shape, batch, start_us.unwrap_or(0), these.iter().copied(), lines);
@@ -373,7 +373,7 @@ impl Maker {
                 left = others;
                 // Up to here it is known how many fit.
                 if !others.is_empty() {
-                    wanted = fewer(taken, shape.limit, length).max(wanted);
+                    wanted = fitting(taken, shape.limit, length).max(wanted);
                 }
             } else if these.len() == 1 {
                 return false;
@@ -427,11 +427,15 @@ impl Lines {
     }
 }
 
+/// How many samples fit where so many make a body of `length` bytes.
+fn fitting(samples: usize, limit: usize, length: usize) -> usize {
+    (samples * limit / length * 15 / 16).max(1)
+}
+
 /// How many samples to try where so many make a body of `length` bytes that cannot be a line.
 fn fewer(samples: usize, limit: usize, length: usize) -> usize {
-    // A body within the limit has times too far apart.
-    let fit = if length > limit { samples * limit / length * 15 / 16 } else { samples / 2 };
-    fit.max(1)
+    // In a body within the limit, the times are too far apart.
+    if length > limit { fitting(samples, limit, length) } else { (samples / 2).max(1) }
 }
 
 #[cfg(test)]
