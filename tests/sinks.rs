@@ -167,7 +167,7 @@ fn a_target_that_connects_reaches_a_source_that_listens_and_the_other_way_round(
 }
 
 #[test]
-fn a_profile_travels_through_a_socket_but_not_as_frames_of_text() {
+fn a_profile_travels_through_a_socket() {
     let folder = folder();
     let socket = folder.path().join("s");
     let stream = folder.path().join("s.jsonl");
@@ -188,11 +188,6 @@ fn a_profile_travels_through_a_socket_but_not_as_frames_of_text() {
     let ran = run(&["from-bin", &format!("tcp:{}", writer.address("tcp"))], b"");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert_eq!(writer.end().0, Some(0));
-    for command in ["to-bin", "recover"] {
-        let ran = run(&[command, "-o", "ws-listen:0"], b"");
-        assert_eq!(ran.code, 2, "{command}");
-        assert!(ran.stderr.contains("a web socket carries lines of text"), "{}", ran.stderr);
-    }
 }
 
 #[test]
@@ -204,7 +199,7 @@ fn usage_errors_name_what_is_wrong_with_a_target() {
         (vec!["-o", "wss://example.org/"], "there is no TLS here"),
         (vec!["-o", "tcp:nowhere"], "is no address"),
         (vec!["-o", "-", "-o", "-"], "standard output is a target twice"),
-        (vec!["-o", "tcp-listen:0", "--format", "msgpack"], "MessagePack goes to files and pipes"),
+        (vec!["-o", "tcp-listen:0", "--binary", "--stream-types", "raw"], "chunks are no messages"),
         (vec!["-o", "tcp-listen:0", "--schema", "cpython"], "CPython's JSON Lines go to files"),
         (vec!["-o", "tcp-listen:0", "--stream-types", "raw,-meta"], "meta cannot be left out"),
         (vec!["-o", "tcp-listen:0", "--buffer", "1k"], "less than 64k"),

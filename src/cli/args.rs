@@ -105,9 +105,8 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "SCHEMA", default_value = "2")]
     pub schema: Schema,
 
-    /// How messages are written: JSON Lines, or the same as length-prefixed MessagePack
-    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
-    pub format: Format,
+    #[command(flatten)]
+    pub written: Written,
 
     /// Longest line, its line feed included: bytes, or with k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
@@ -147,7 +146,7 @@ pub(crate) struct FromBin {
 #[command(next_help_heading = "Readers")]
 pub(crate) struct Live {
     /// What happens when a reader is slow: its oldest messages are dropped, and it is told, or the
-    /// stream waits for it [default: oldest for sockets, block for all else]
+    /// stream waits for it [default: oldest for sockets of --follow and record, block for all else]
     #[arg(long, value_name = "POLICY")]
     pub drop_policy: Option<DropPolicy>,
 
@@ -227,11 +226,19 @@ pub(crate) struct ToBin {
     #[arg(short, long, value_name = "TARGET")]
     pub output: Option<PathBuf>,
 
-    /// v1: one profile as CPython 3.15 writes it; v2: chunks, of which a crash costs the last
-    #[arg(long, value_name = "LAYOUT", default_value = "v1")]
-    pub layout: Layout,
+    /// v1: one profile as CPython 3.15 writes it; v2: chunks, of which a crash costs the last [default: v1]
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<Layout>,
 
-    /// When a chunk of layout v2 closes: interval:DURATION, samples:N or both, the first one
+    /// binary: chunks, each after its length, as from-bin and record send them to sockets
+    #[arg(long, value_name = "FORMAT", conflicts_with = "layout")]
+    format: Option<Framed>,
+
+    /// The same as --format binary
+    #[arg(long, conflicts_with_all = ["layout", "format"])]
+    binary: bool,
+
+    /// When a chunk closes: interval:DURATION, samples:N or both, the first one
     /// reached [default: interval:10s]
     #[arg(long, value_name = "LIMITS", value_parser = parse_flush)]
     pub flush: Option<Flush>,
@@ -253,7 +260,19 @@ pub(crate) struct ToBin {
     pub strict: bool,
 
     #[command(flatten)]
+    pub live: Live,
+
+    #[command(flatten)]
     pub access: Access,
+}
+
+impl ToBin {
+    pub fn layout(&self) -> Layout {
+        match self.layout {
+            _ if self.binary || self.format.is_some() => Layout::Framed,
+            layout => layout.unwrap_or(Layout::V1),
+        }
+    }
 }
 
 /// Whose messages are written.
@@ -269,6 +288,27 @@ pub(crate) enum Schema {
 pub(crate) enum Format {
     Jsonl,
     Msgpack,
+    /// Profiles in chunks, each after its length
+    Binary,
+}
+
+/// How a stream is written.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Written {
+    /// How the stream is written: JSON Lines; the same messages as length-prefixed MessagePack; or binary:
+    /// no messages, but chunks of a profile, each after its length, which from-bin reads at the other end
+    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
+    format: Format,
+
+    /// The same as --format binary
+    #[arg(long, conflicts_with = "format")]
+    binary: bool,
+}
+
+impl Written {
+    pub fn format(&self) -> Format {
+        if self.binary { Format::Binary } else { self.format }
+    }
 }
 
 /// How a profile is laid out.
@@ -276,6 +316,15 @@ pub(crate) enum Format {
 pub(crate) enum Layout {
     V1,
     V2,
+    /// Chunks, each after its length.
+    #[value(skip)]
+    Framed,
+}
+
+/// How a profile goes to sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Framed {
+    Binary,
 }
 
 #[derive(Debug, clap::Args)]
@@ -415,6 +464,9 @@ pub(crate) struct Recover {
     /// Where to write
     #[arg(short, long, value_name = "TARGET")]
     pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub live: Live,
 
     #[command(flatten)]
     pub access: Access,

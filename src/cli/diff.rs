@@ -129,6 +129,11 @@ fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)
         }
         source.forget(sequence.position())?;
     }
+    if let Some(failure) = source.failure() {
+        lost(&failure);
+        ends.lost();
+        first_lost.get_or_insert(failure);
+    }
     ends.finish().iter().for_each(lost);
     match first_lost {
         Some(error) if parts == 0 => Err(error),

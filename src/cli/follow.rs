@@ -24,7 +24,7 @@ use crate::cli::signals::{end_now, on_stop};
 use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, Lost, Part, Sequence};
 use crate::protocol::MessageType;
-use crate::stream::{Input, folder_of};
+use crate::stream::{Input, Limit, folder_of};
 
 /// How often the file is looked at although nothing was heard of it: not every file system tells.
 const LOOK: Duration = Duration::from_secs(1);
@@ -32,6 +32,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOK_DEAF: Duration = Duration::from_millis(200);
 /// The least time between two looks, however much is written.
 const PAUSE: Duration = Duration::from_millis(30);
+/// How long outputs may take for what is left, once it is asked to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// The least time between two searches behind a chunk that is not whole.
 const SEARCH: Duration = Duration::from_secs(2);
 
@@ -46,7 +48,7 @@ pub(super) fn run(
     args: &FromBin,
     messages: &Messages,
     inputs: &[Input],
-    open: impl FnOnce() -> Result<Outlet>,
+    open: impl FnOnce(&Limit) -> Result<Outlet>,
 ) -> Result<Status> {
     let [Input::File(path)] = inputs else {
         return Err(Error::usage("--follow needs the one file that is to be followed"));
@@ -55,11 +57,14 @@ pub(super) fn run(
     let stop = sender.clone();
     let is_open = Arc::new(AtomicBool::new(false));
     let may_wait = Arc::clone(&is_open);
+    let limit = Limit::default();
+    let ending = limit.clone();
     on_stop(move |signal| {
         // Who asks again does not want to wait for readers. A pipe may wait for its first one for ever.
         if !may_wait.swap(false, Ordering::Relaxed) {
             end_now(signal);
         }
+        ending.set(Instant::now() + ENDING);
         let _ = stop.send(Wake::Stop);
     })?;
     let watcher = watch(path, sender.clone());
@@ -67,7 +72,7 @@ pub(super) fn run(
     let mut follow = Follow {
         path,
         name: inputs[0].name(),
-        runs: Runs::new(args, messages, open()?),
+        runs: Runs::new(args, messages, open(&limit)?),
         open: None,
         cut_at: None,
     };

@@ -13,7 +13,7 @@ use crate::cli::sniff::{Sniffed, sniff};
 use crate::convert::CpythonRun;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Sequence;
-use crate::stream::{Input, Network, ProfileSource, Target};
+use crate::stream::{Input, Limit, Network, ProfileSource, Target};
 
 pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     let network = network(&args.access, messages)?;
@@ -31,12 +31,14 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     }
     let targets = targets(&args.output, &inputs, &network)?;
     if has_readers(&targets, &args.live) {
-        check_for_readers(args.format, args.schema, args.stream_types.as_ref())?;
+        check_for_readers(args.written.format(), args.schema, args.stream_types.as_ref())?;
     }
     if args.follow {
-        return follow::run(args, messages, &inputs, || outlet(args, messages, &targets, &network));
+        return follow::run(args, messages, &inputs, |limit| {
+            outlet(args, messages, &targets, &network, Some(limit))
+        });
     }
-    let mut runs = Runs::new(args, messages, outlet(args, messages, &targets, &network)?);
+    let mut runs = Runs::new(args, messages, outlet(args, messages, &targets, &network, None)?);
     let mut failure: Option<Error> = None;
     for input in &inputs {
         if let Err(error) = convert(input, args, messages, &mut runs) {
@@ -51,8 +53,14 @@ pub(super) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     runs.finish(failure)
 }
 
-fn outlet(args: &FromBin, messages: &Messages, targets: &[Target], network: &Network) -> Result<Outlet> {
-    Outlet::open(targets, &args.live, network, args.follow, None, messages)
+fn outlet(
+    args: &FromBin,
+    messages: &Messages,
+    targets: &[Target],
+    network: &Network,
+    limit: Option<&Limit>,
+) -> Result<Outlet> {
+    Outlet::open(targets, &args.live, network, args.written.format(), args.follow, limit, messages)
 }
 
 /// Writes the runs of one input: one, unless files were joined.
@@ -76,22 +84,43 @@ fn convert(input: &Input, args: &FromBin, messages: &Messages, runs: &mut Runs<'
         Schema::Cpython => Some(CpythonRun::counting()),
     };
     let sequence = Sequence::open(&mut source).map_err(named)?;
-    let mut sequence = sequence.threads(threads(args.threads)).counting(counting);
+    let sequence = sequence.threads(threads(args.threads)).counting(counting);
+    let converted = parts(&name, sequence, &mut source, args, messages, runs);
+    match source.failure() {
+        Some(failure) if converted.is_ok() => runs.broke_off(&name, failure)?,
+        // What came is of no use, for this reason among others.
+        Some(failure) => messages.fault(&name, &failure),
+        None => {}
+    }
+    converted?;
+    runs.end_input(&name)
+}
+
+/// Writes the runs of the parts of an input.
+fn parts(
+    name: &str,
+    mut sequence: Sequence,
+    source: &mut ProfileSource,
+    args: &FromBin,
+    messages: &Messages,
+    runs: &mut Runs<'_>,
+) -> Result<()> {
+    let named = |error: Error| error.within(name);
     let joined = sequence.files_left();
     if joined > 1 {
         if !is_made_up(&args.run_id) {
             return Err(several_runs());
         }
-        messages.warning(&name, &format!("{joined} profiles one behind the other; each becomes a run"));
+        messages.warning(name, &format!("{joined} profiles one behind the other; each becomes a run"));
     }
     if threads(args.threads) != 1 {
         runs.beside();
     }
     let framing = sequence.framing();
-    while let Some(part) = sequence.next(&mut source).map_err(named)? {
-        runs.part(&name, framing, part)?;
+    while let Some(part) = sequence.next(source).map_err(named)? {
+        runs.part(name, framing, part)?;
         runs.hand_over()?;
         source.forget(sequence.position()).map_err(|error| named(error.into()))?;
     }
-    runs.end_input(&name)
+    Ok(())
 }

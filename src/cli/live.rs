@@ -1,13 +1,13 @@
-//! A stream in the making, handed on to readers as whole messages.
+//! A stream in the making, or chunks of a profile, handed on to readers as whole messages.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use crate::cli::args::{DropPolicy as Policy, Live as Args};
-use crate::error::Result;
+use crate::cli::args::{DropPolicy as Policy, Format, Live as Args};
+use crate::error::{Error, Result};
 use crate::protocol::message::{Loss, LossAmount, LossReason};
-use crate::protocol::{Head, amended, loss_line};
+use crate::protocol::{Head, ToMsgpack, amended, loss_line};
 use crate::stream::{
     Amount, Class, DropPolicy, Item, Limit, Lost, Network, SinkOptions, Sinks, Totals, Undelivered, Why,
     Wording,
@@ -16,8 +16,7 @@ use crate::stream::{
 /// Takes the text of a stream and hands its messages on, those of a batch all at once.
 pub(super) struct Live {
     sinks: Sinks,
-    /// Readers that are waited for before the first message, or `None` once they are there.
-    wait: Option<usize>,
+    format: Format,
     /// A line that is not whole yet.
     rest: Vec<u8>,
     run: Option<Arc<str>>,
@@ -30,22 +29,25 @@ pub(super) struct Live {
 
 impl Live {
     /// Sinks for nobody yet. A stream that `is_live` waits for no reader unless it was told to.
-    pub fn new(args: &Args, network: Network, is_live: bool, limit: Limit) -> Self {
+    /// For it the oldest is dropped of what a slow reader has not taken; any other waits for its readers.
+    pub fn new(args: &Args, network: Network, format: Format, is_live: bool, limit: Limit) -> Self {
         let options = SinkOptions {
             network,
             policy: match args.drop_policy {
-                Some(Policy::Block) => DropPolicy::Block,
-                Some(Policy::Oldest) | None => DropPolicy::Oldest,
+                Some(Policy::Oldest) => DropPolicy::Oldest,
+                None if is_live => DropPolicy::Oldest,
+                Some(Policy::Block) | None => DropPolicy::Block,
             },
             buffer: args.buffer,
             stall: args.stall_timeout,
             readers: args.max_readers,
+            wait: args.wait_readers.unwrap_or(if is_live { 0 } else { 1 }),
+            is_binary: format != Format::Jsonl,
             limit,
         };
-        let wait = args.wait_readers.unwrap_or(if is_live { 0 } else { 1 });
         Live {
-            sinks: Sinks::new(options, Arc::new(Words)),
-            wait: Some(wait).filter(|count| *count > 0),
+            sinks: Sinks::new(options, Arc::new(Words { format })),
+            format,
             rest: Vec::new(),
             run: None,
             open: Vec::new(),
@@ -65,13 +67,29 @@ impl Live {
     ///
     /// An address that nobody answers at.
     pub fn wait_for_readers(&mut self) -> Result<()> {
-        self.wait.take().map_or(Ok(()), |count| self.sinks.wait_for_readers(count))
+        self.sinks.wait_for_readers()
+    }
+
+    /// Hands on a message that a reader can begin with, or that belongs to the one before it.
+    ///
+    /// # Errors
+    ///
+    /// An address that nobody answers at, and that nobody reads any more.
+    pub fn message(&mut self, item: Item) -> Result<()> {
+        self.hand_on(vec![item])
+    }
+
+    fn hand_on(&mut self, items: Vec<Item>) -> Result<()> {
+        if self.sinks.is_deserted() {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        self.sinks.send(items)
     }
 
     /// Hands over what waits; returns what did not arrive.
-    pub fn finish(mut self) -> Vec<Undelivered> {
-        self.send();
-        self.sinks.finish()
+    pub fn finish(mut self) -> Result<Vec<Undelivered>> {
+        self.send()?;
+        Ok(self.sinks.finish())
     }
 
     /// Takes text up to where lines are whole; the rest is kept.
@@ -100,13 +118,13 @@ impl Live {
             self.due = self.due.saturating_sub(1);
         }
         let end = if head.kind == "raw" { self.batch_end } else { end };
-        let item = self.item(&head, line);
+        let item = self.item(&head, line)?;
         self.open.push((item, end));
         Ok(())
     }
 
     /// Hands on what there is.
-    fn send(&mut self) {
+    fn send(&mut self) -> Result<()> {
         // A raw message does not say how long it goes on: until the next one begins, or its batch ends.
         let mut next = None;
         for (item, end) in self.open.iter_mut().rev() {
@@ -123,43 +141,46 @@ impl Live {
             }
         }
         let items: Vec<Item> = self.open.drain(..).map(|(item, _)| item).collect();
-        if !items.is_empty() {
-            self.sinks.send(items);
-        }
+        if items.is_empty() { Ok(()) } else { self.hand_on(items) }
     }
 
-    fn item(&mut self, head: &Head<'_>, line: &[u8]) -> Item {
+    fn item(&mut self, head: &Head<'_>, line: &[u8]) -> io::Result<Item> {
         let run = match &self.run {
             Some(run) if **run == *head.run_id => Arc::clone(run),
             _ => Arc::clone(self.run.insert(head.run_id.into())),
         };
-        Item {
+        let class = match head.kind {
+            "meta" | "trace" => Class::Opens,
+            "raw" | "agg" | "call" => Class::Data,
+            "heartbeat" => Class::Pulse,
+            "end" => Class::Ends,
+            _ => Class::Kept,
+        };
+        // What may have to be amended is written in its form then.
+        let is_line = self.format == Format::Jsonl || is_amended(class);
+        Ok(Item {
             run,
             seq: head.seq,
-            class: match head.kind {
-                "meta" | "trace" => Class::Opens,
-                "raw" | "agg" | "call" => Class::Data,
-                "heartbeat" => Class::Pulse,
-                "end" => Class::Ends,
-                _ => Class::Kept,
-            },
+            class,
             in_batch: head.batch.is_some(),
             samples: head.samples,
             span_us: head.start_usec.map(|start| (start, start)),
-            text: line.into(),
-        }
+            text: if is_line { line.into() } else { frame(line)?.into() },
+        })
     }
 }
 
 impl Write for Live {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.wait_for_readers().map_err(|error| io::Error::other(error.detail().to_string()))?;
-        if self.sinks.is_deserted() {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
+        let told = |error: Error| match error.io().map(io::Error::kind) {
+            Some(kind) => io::Error::new(kind, error.detail().to_string()),
+            None => io::Error::other(error.detail().to_string()),
+        };
+        // Nobody waits long for what is only begun.
+        self.wait_for_readers().map_err(told)?;
         self.take(bytes)?;
         if self.due == 0 {
-            self.send();
+            self.send().map_err(told)?;
         }
         Ok(bytes.len())
     }
@@ -170,7 +191,21 @@ impl Write for Live {
 }
 
 /// What is said to a reader who did not get all.
-struct Words;
+struct Words {
+    format: Format,
+}
+
+/// Whether such a message is amended for a reader who did not get all.
+fn is_amended(class: Class) -> bool {
+    matches!(class, Class::Pulse | Class::Ends)
+}
+
+/// A line as MessagePack.
+fn frame(line: &[u8]) -> io::Result<Vec<u8>> {
+    let mut frames = ToMsgpack::new(Vec::new()).joined_anywhere();
+    frames.write_all(line)?;
+    Ok(frames.into_sink())
+}
 
 fn reason(why: Why) -> LossReason {
     match why {
@@ -191,12 +226,23 @@ impl Wording for Words {
             duration_usec: lost.span_us.map(|(start, end)| end - start),
             ..Loss::default()
         };
-        loss_line(&lost.run, lost.last_seq, &body)
+        let line = loss_line(&lost.run, lost.last_seq, &body);
+        match self.format {
+            Format::Jsonl => line,
+            // Its own line is understood, as below.
+            Format::Msgpack => frame(&line).unwrap_or_default(),
+            // Their numbers tell of chunks that are missing.
+            Format::Binary => Vec::new(),
+        }
     }
 
     fn amended(&self, item: &Item, totals: &Totals) -> Option<Vec<u8>> {
-        if !matches!(item.class, Class::Pulse | Class::Ends) || *totals == Totals::default() {
+        if !is_amended(item.class) || self.format == Format::Binary {
             return None;
+        }
+        let framed = |line: &[u8]| (self.format == Format::Msgpack).then(|| frame(line).ok()).flatten();
+        if *totals == Totals::default() {
+            return framed(&item.text);
         }
         let all = [(Why::Slow, totals.slow), (Why::Away, totals.away)];
         let lost: BTreeMap<String, LossAmount> = all
@@ -205,7 +251,8 @@ impl Wording for Words {
             .map(|(why, amount)| (reason(why).name().to_string(), told(amount)))
             .collect();
         // Its own line is understood, or it would not be here.
-        amended(&item.text, totals.slow.messages, &lost).ok()
+        let line = amended(&item.text, totals.slow.messages, &lost).ok()?;
+        Some(framed(&line).unwrap_or(line))
     }
 }
 

@@ -11,9 +11,11 @@ mod live;
 mod messages;
 mod network;
 mod outlet;
+mod profile_outlet;
 #[cfg(unix)]
 mod record;
 mod recover;
+mod run_chunks;
 mod runs;
 mod signals;
 #[cfg(unix)]

@@ -7,9 +7,10 @@ use crate::cli::args::{DropPolicy, Format, Live as Args, Schema};
 use crate::cli::live::Live;
 use crate::cli::messages::Messages;
 use crate::cli::{Status, is_broken_pipe};
-use crate::error::{Error, Result};
-use crate::protocol::{MessageType, StreamTypes};
-use crate::stream::{Amount, Input, Limit, Network, Output, Target};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ChunkInfo;
+use crate::protocol::{MessageType, StreamTypes, ToMsgpack};
+use crate::stream::{Class, Input, Item, Limit, Network, Output, Target, Undelivered};
 
 /// Said where a target fails beside others.
 const LEFT_OUT: &str = "the others go on without it";
@@ -17,6 +18,8 @@ const LEFT_OUT: &str = "the others go on without it";
 /// Every target of one stream, open.
 pub(super) struct Outlet {
     outputs: Vec<(String, Output)>,
+    /// Makes frames of lines, for outputs.
+    frames: Option<ToMsgpack<Vec<u8>>>,
     live: Option<Live>,
     /// Names of the readers, for errors that are about all of them.
     live_name: String,
@@ -65,7 +68,7 @@ pub(super) fn has_readers(targets: &[Target], args: &Args) -> bool {
 pub(super) fn check_for_readers(format: Format, schema: Schema, types: Option<&StreamTypes>) -> Result<()> {
     let is_without_meta = types.is_some_and(|types| !types.has(MessageType::Meta));
     let fault = match (format, schema) {
-        (Format::Msgpack, _) => "MessagePack goes to files and pipes, not to sockets",
+        (Format::Binary, _) => return Ok(()),
         (_, Schema::Cpython) => "CPython's JSON Lines go to files and pipes, not to sockets",
         _ if is_without_meta => "meta cannot be left out for readers that may come late or lose something",
         _ => return Ok(()),
@@ -84,12 +87,14 @@ impl Outlet {
         targets: &[Target],
         args: &Args,
         network: &Network,
+        format: Format,
         is_live: bool,
         limit: Option<&Limit>,
         messages: &Messages,
     ) -> Result<Self> {
         let mut outlet = Outlet {
             outputs: Vec::new(),
+            frames: (format == Format::Msgpack).then(|| ToMsgpack::new(Vec::new())),
             live: None,
             live_name: String::new(),
             failed: None,
@@ -118,11 +123,14 @@ impl Outlet {
                 continue;
             }
             let live = outlet.live.get_or_insert_with(|| {
-                Live::new(args, network.clone(), is_live, limit.cloned().unwrap_or_default())
+                Live::new(args, network.clone(), format, is_live, limit.cloned().unwrap_or_default())
             });
             match target {
                 Target::Socket(address, _) => live.sinks().open(address).map_err(named)?,
-                target => live.sinks().pipe(&name, Box::new(target.open().map_err(named)?)),
+                target => {
+                    let pipe = Box::new(target.open().map_err(named)?);
+                    live.sinks().pipe(&name, pipe).map_err(named)?;
+                }
             }
             if !outlet.live_name.is_empty() {
                 outlet.live_name.push_str(", ");
@@ -256,22 +264,17 @@ impl Outlet {
             }
         }
         // Readers get the end whatever became of a file.
-        let undelivered = self.live.map_or(Vec::new(), Live::finish);
+        let undelivered = self.live.map_or(Ok(Vec::new()), Live::finish);
         committed?;
-        for undelivered in &undelivered {
-            let Amount { messages, samples } = undelivered.amount;
-            let samples = samples.map_or(String::new(), |samples| format!(" with {samples} samples"));
-            let what = match messages {
-                0 => "the connection broke at the end: not all may have got there".to_string(),
-                _ => format!("{messages} messages{samples} did not get there"),
-            };
-            self.messages.fault(&undelivered.name, &Error::stream(what));
+        let undelivered = undelivered.map_err(|error| error.within(&self.live_name))?;
+        for Undelivered { name, what } in &undelivered {
+            self.messages.fault(name, &Error::stream(what));
         }
         Ok(if undelivered.is_empty() && !has_left_out { Status::Done } else { Status::Partial })
     }
 
-    /// Does it to every target. One reader who goes does not end the stream of the others.
-    fn each(&mut self, mut act: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    /// Does it to every target that is written to. One reader who goes does not end the stream of the others.
+    fn each(&mut self, mut act: impl FnMut(&mut Output) -> io::Result<()>) -> io::Result<()> {
         let mut at = 0;
         while at < self.outputs.len() {
             match act(&mut self.outputs[at].1) {
@@ -286,6 +289,11 @@ impl Outlet {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Does it to the readers.
+    fn serve(&mut self, act: impl FnOnce(&mut Live) -> io::Result<()>) -> io::Result<()> {
         let Some(live) = &mut self.live else { return Ok(()) };
         match act(live) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe && !self.outputs.is_empty() => {
@@ -299,10 +307,58 @@ impl Outlet {
             Ok(()) => Ok(()),
         }
     }
+
+    /// Hands on a chunk of a run, behind its length.
+    ///
+    /// # Errors
+    ///
+    /// A target that cannot be written to, and a chunk of more bytes than a length can tell.
+    pub fn chunk(&mut self, info: &ChunkInfo, samples: u64, bytes: &[u8]) -> Result<()> {
+        let item = framed_chunk(info, samples, bytes)?;
+        let written = self.each(|output| output.write_all(&item.text));
+        let served = written.and_then(|()| {
+            self.serve(|live| {
+                live.message(item).map_err(|error| io::Error::other(error.detail().to_string()))
+            })
+        });
+        served.map_err(|error| self.named(error.into()))
+    }
+}
+
+/// A chunk as a message: its length, which is a big-endian u32, and itself.
+///
+/// # Errors
+///
+/// A chunk of more bytes than that can tell.
+pub(super) fn framed_chunk(info: &ChunkInfo, samples: u64, bytes: &[u8]) -> Result<Item> {
+    let length = u32::try_from(bytes.len()).map_err(|_| {
+        Error::new(ErrorKind::Limit, format!("a chunk of {} bytes is too large", bytes.len()))
+    })?;
+    Ok(chunk_item(info, samples, [&length.to_be_bytes(), bytes].concat()))
+}
+
+/// A chunk as a message, in these bytes.
+pub(super) fn chunk_item(info: &ChunkInfo, samples: u64, bytes: Vec<u8>) -> Item {
+    Item {
+        run: info.run_id.as_str().into(),
+        seq: info.index,
+        class: Class::Whole,
+        in_batch: false,
+        samples: Some(samples),
+        span_us: Some(info.span_us),
+        text: bytes.into(),
+    }
 }
 
 impl Write for Outlet {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(frames) = &mut self.frames {
+            frames.write_all(bytes)?;
+            let framed = std::mem::take(frames.sink());
+            self.each(|output| output.write_all(&framed))?;
+            self.serve(|live| live.write_all(bytes))?;
+            return Ok(bytes.len());
+        }
         if let ([(name, output)], None) = (self.outputs.as_mut_slice(), &self.live) {
             let written = output.write(bytes);
             if output.failed() {
@@ -310,11 +366,12 @@ impl Write for Outlet {
             }
             return written;
         }
-        self.each(|target| target.write_all(bytes))?;
+        self.each(|output| output.write_all(bytes))?;
+        self.serve(|live| live.write_all(bytes))?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.each(|target| target.flush())
+        self.each(Output::flush)
     }
 }

@@ -4,6 +4,7 @@ use crate::cli::Status;
 use crate::cli::args::Recover as Args;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
+use crate::cli::profile_outlet::ProfileOutlet;
 use crate::error::{Error, Result};
 use crate::format::{Framing, Recovered, recover};
 use crate::stream::{Input, Target};
@@ -13,13 +14,15 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
-    let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
+    let mut output = ProfileOutlet::open(&target, &args.live, false, messages)?;
     let name = input.name();
-    let recovered = input.source().and_then(|mut source| recover(&mut source));
-    let Recovered { copy, framing, parts, samples, losses, .. } =
-        recovered.map_err(|error| error.within(&name))?;
-    output.spooled(copy).map_err(|error| Error::from(error).within(&target.name()))?;
-    output.commit().map_err(|error| error.within(&target.name()))?;
+    let named = |error: Error| error.within(&name);
+    let mut source = input.source().map_err(named)?;
+    let recovered = recover(&mut source);
+    let Recovered { copy, framing, parts, samples, mut losses, .. } = recovered.map_err(named)?;
+    losses.extend(source.failure());
+    output.spooled(copy)?;
+    let delivered = output.commit()?;
     for loss in &losses {
         messages.fault(&name, loss);
     }
@@ -29,6 +32,8 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         Framing::Lengths => "framed profile",
     };
     let plural = if parts == 1 { "" } else { "s" };
-    messages.note(&name, &format!("{samples} samples in {parts} {part}{plural} are saved"));
-    Ok(if losses.is_empty() { Status::Done } else { Status::Partial })
+    if delivered == Status::Done {
+        messages.note(&name, &format!("{samples} samples in {parts} {part}{plural} are saved"));
+    }
+    Ok(if losses.is_empty() { delivered } else { Status::Partial })
 }

@@ -1,7 +1,7 @@
 //! The runs of a stream in the making: which part belongs to which run, and what people are told.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, Read, Seek, Write};
+use std::io::{BufRead, Read, Seek, Write};
 use std::num::NonZeroUsize;
 
 use base64::Engine;
@@ -11,12 +11,13 @@ use crate::cli::Status;
 use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::messages::Messages;
 use crate::cli::outlet::Outlet;
+use crate::cli::run_chunks::RunChunks;
 use crate::cli::upgrade::{self, CpythonFile};
 use crate::convert::{CpythonRun, RunStream, StreamOptions};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::format::{Contents, Framing, Lost, Part, Profile};
 use crate::model::RunFacts;
-use crate::protocol::{LmcacheTrace, ToMsgpack};
+use crate::protocol::LmcacheTrace;
 
 /// Oddities that are told of each run; more are left out.
 const TOLD: usize = 20;
@@ -24,7 +25,7 @@ const TOLD: usize = 20;
 pub(super) struct Runs<'a> {
     args: &'a FromBin,
     messages: &'a Messages,
-    output: Written,
+    output: Outlet,
     ended: u64,
     /// The ids made of contents, and how often.
     ids: HashMap<String, u64>,
@@ -81,67 +82,32 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
     RunFacts { start_us: 0, ..a.clone() } == RunFacts { start_us: 0, ..b.clone() }
 }
 
-/// The messages on their way to the target.
-pub(super) enum Written {
-    Lines(Box<Outlet>),
-    Frames(Box<ToMsgpack<Outlet>>),
-}
-
-impl Written {
-    pub fn new(format: Format, outlet: Outlet) -> Self {
-        match format {
-            Format::Jsonl => Written::Lines(Box::new(outlet)),
-            Format::Msgpack => Written::Frames(Box::new(ToMsgpack::new(outlet))),
-        }
-    }
-
-    pub fn place(&mut self) -> &mut Outlet {
-        match self {
-            Written::Lines(output) => output,
-            Written::Frames(frames) => frames.sink(),
-        }
-    }
-
-    pub fn into_place(self) -> Outlet {
-        match self {
-            Written::Lines(output) => *output,
-            Written::Frames(frames) => frames.into_sink(),
-        }
-    }
-}
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Written::Lines(output) => output.write(bytes),
-            Written::Frames(frames) => frames.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.place().flush()
-    }
-}
-
 /// What is made of a run.
 enum Made {
     Stream(Box<RunStream>),
     Cpython(Box<CpythonRun>),
+    Chunks(Box<RunChunks>),
 }
 
 impl Made {
-    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Written) -> Result<()> {
+    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Outlet) -> Result<()> {
         match self {
             Made::Stream(stream) => stream.profile(profile, output),
             Made::Cpython(run) => run.profile(profile),
+            Made::Chunks(chunks) => chunks.profile(profile, output),
         }
     }
 
-    fn lost(&mut self, lost: &Lost, output: &mut Written) -> Result<()> {
+    fn lost(&mut self, lost: &Lost, output: &mut Outlet) -> Result<()> {
         match self {
             Made::Stream(stream) => stream.lost(lost, output),
             Made::Cpython(run) => {
                 run.lost();
+                Ok(())
+            }
+            // Their numbers tell the readers.
+            Made::Chunks(chunks) => {
+                chunks.lost();
                 Ok(())
             }
         }
@@ -151,6 +117,16 @@ impl Made {
         match self {
             Made::Stream(stream) => stream.gaps(),
             Made::Cpython(run) => run.gaps(),
+            Made::Chunks(chunks) => chunks.gaps(),
+        }
+    }
+
+    /// The input broke off.
+    fn broke_off(&mut self, error: &Error) {
+        match self {
+            Made::Stream(stream) => stream.broke_off(error),
+            Made::Cpython(run) => run.lost(),
+            Made::Chunks(_) => {}
         }
     }
 
@@ -158,14 +134,16 @@ impl Made {
         match self {
             Made::Stream(stream) => stream.broken_end(),
             Made::Cpython(run) => run.broken_end(),
+            Made::Chunks(chunks) => chunks.broken_end(),
         }
     }
 
     /// Writes the rest; returns the samples.
-    fn finish(self, output: &mut Written) -> Result<u64> {
+    fn finish(self, output: &mut Outlet) -> Result<u64> {
         match self {
             Made::Stream(stream) => Ok(stream.finish(output)?.samples),
             Made::Cpython(run) => run.finish(output),
+            Made::Chunks(chunks) => chunks.finish(output),
         }
     }
 }
@@ -176,7 +154,7 @@ impl<'a> Runs<'a> {
         Runs {
             args,
             messages,
-            output: Written::new(args.format, outlet),
+            output: outlet,
             ended: 0,
             ids: HashMap::new(),
             status: Status::Done,
@@ -188,19 +166,19 @@ impl<'a> Runs<'a> {
     /// Writes on a thread of its own, where that is of use. What it has to write waits for more, up to
     /// [`Runs::hand_over`].
     pub fn beside(&mut self) {
-        self.output.place().beside();
+        self.output.beside();
     }
 
     /// Has all written that there is of the parts so far.
     pub fn hand_over(&mut self) -> Result<()> {
-        let outlet = self.output.place();
+        let outlet = &mut self.output;
         let handed = outlet.hand_over();
         handed.map_err(|error| outlet.named(error.into()))
     }
 
     /// Whether writing has failed, and not reading.
     pub fn output_failed(&mut self) -> bool {
-        self.output.place().failed().is_some()
+        self.output.failed().is_some()
     }
 
     /// Takes the next part of the input of this name.
@@ -243,12 +221,15 @@ impl<'a> Runs<'a> {
             let run_id = self.run_id(&mut profile).map_err(|error| error.within(name))?;
             let options = options(self.args, &run_id)?;
             let mut made = match self.args.schema {
+                _ if self.args.written.format() == Format::Binary => {
+                    Made::Chunks(Box::new(RunChunks::new(framing, chunk.is_some(), options, self.args)?))
+                }
                 Schema::Own => Made::Stream(Box::new(RunStream::new(framing, options))),
                 Schema::Cpython => Made::Cpython(Box::new(CpythonRun::new(options.run_id()))),
             };
             for lost in self.early.drain(..) {
                 let written = made.lost(&lost, &mut self.output);
-                written.map_err(|error| self.output.place().named(error))?;
+                written.map_err(|error| self.output.named(error))?;
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
@@ -338,7 +319,7 @@ impl<'a> Runs<'a> {
 
     /// Names the file that an error is about.
     fn at_output<T>(&mut self, name: &str, written: Result<T>) -> Result<T> {
-        let outlet = self.output.place();
+        let outlet = &mut self.output;
         written.map_err(
             |error| {
                 if outlet.failed().is_some() { outlet.named(error) } else { error.within(name) }
@@ -373,6 +354,17 @@ impl<'a> Runs<'a> {
         }
         self.ended += 1;
         Ok(())
+    }
+
+    /// The input of this name broke off: what came of it is kept.
+    ///
+    /// # Errors
+    ///
+    /// The reason, where it has begun no run.
+    pub fn broke_off(&mut self, name: &str, error: Error) -> Result<()> {
+        let Some(open) = &mut self.open else { return Err(error.within(name)) };
+        open.made.broke_off(&error);
+        self.fault(name, error)
     }
 
     /// Ends the input of this name.
@@ -426,7 +418,6 @@ impl<'a> Runs<'a> {
             match trace.next_call(&mut text) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(error) if error.kind() == ErrorKind::Io => return Err(error.within(name)),
                 Err(error) => {
                     trace.lost(&mut text, &error);
                     let goes_on = trace.goes_on(&error);
@@ -455,7 +446,7 @@ impl<'a> Runs<'a> {
     pub fn heartbeat(&mut self) -> Result<()> {
         let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
         let written = stream.heartbeat(&mut self.output);
-        written.map_err(|error| self.output.place().named(error))
+        written.map_err(|error| self.output.named(error))
     }
 
     /// The reading stops before a part that is not whole yet: it is lost to this stream alone.
@@ -471,7 +462,7 @@ impl<'a> Runs<'a> {
 
     /// Lets readers have what was written so far.
     pub fn publish(&mut self) -> Result<()> {
-        self.output.place().publish()
+        self.output.publish()
     }
 
     /// Ends a stream whose last target has failed: what it is worth.
@@ -480,7 +471,7 @@ impl<'a> Runs<'a> {
     ///
     /// The reason, where nothing whole is in any file.
     pub fn give_up(self, error: Error) -> Result<Status> {
-        if !self.output.into_place().abandon() {
+        if !self.output.abandon() {
             return Err(error);
         }
         self.messages.error(&error);
@@ -497,7 +488,7 @@ impl<'a> Runs<'a> {
             self.messages.error(&failure);
             status = Status::Partial;
         }
-        let delivered = self.output.into_place().commit()?;
+        let delivered = self.output.commit()?;
         Ok(if delivered == Status::Done { status } else { delivered })
     }
 
@@ -552,12 +543,16 @@ pub(super) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
         ("--wall-start", args.wall_start.is_some()),
         ("--label", !args.label.is_empty()),
         ("--follow", args.follow),
-        ("--format msgpack", args.format == Format::Msgpack),
+        ("--format msgpack", args.written.format() == Format::Msgpack),
+        ("--format binary", args.written.format() == Format::Binary),
     ];
     if args.schema == Schema::Cpython
         && let Some((option, _)) = asked.iter().find(|(_, is_asked)| *is_asked)
     {
         return Err(Error::usage(format!("CPython's JSON Lines have no place for {option}")));
+    }
+    if args.written.format() == Format::Binary && args.stream_types.is_some() {
+        return Err(Error::usage("chunks are no messages: --format binary has no place for --stream-types"));
     }
     let run_id = if is_made_up(&args.run_id) { run_id } else { &args.run_id };
     let options = StreamOptions::new(run_id)?.max_line(args.max_line)?;

@@ -17,7 +17,7 @@ pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> Result<()> 
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let asking = [SIGINT, SIGTERM].into_iter().chain(Some(SIGHUP).filter(|signal| !is_ignored(*signal)));
     let mut signals = signal_hook::iterator::Signals::new(asking)?;
-    std::thread::spawn(move || signals.forever().for_each(&mut stop));
+    std::thread::Builder::new().spawn(move || signals.forever().for_each(&mut stop))?;
     Ok(())
 }
 
@@ -34,7 +34,7 @@ fn is_ignored(signal: i32) -> bool {
 #[cfg(unix)]
 pub(super) fn on_snapshot(mut ask: impl FnMut() + Send + 'static) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGUSR1])?;
-    std::thread::spawn(move || signals.forever().for_each(|_| ask()));
+    std::thread::Builder::new().spawn(move || signals.forever().for_each(|_| ask()))?;
     Ok(())
 }
 

@@ -37,11 +37,14 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let socket = path_of(&args.control)?;
     let named = |error: std::io::Error| Error::from(error).within(&socket.display().to_string());
     let mut recorder = UnixStream::connect(&socket).map_err(named)?;
-    writeln!(recorder, "snapshot {path}{after}").map_err(named)?;
     let mut line = String::new();
-    BufReader::new(recorder).read_line(&mut line).map_err(named)?;
-    let answer: Answer = serde_json::from_str(&line)
-        .map_err(|_| named(std::io::Error::other("the recorder ended without an answer")))?;
+    // It may have answered, and hung up, before it was asked. Without an answer there is no snapshot.
+    let asked = writeln!(recorder, "snapshot {path}{after}");
+    let answered = BufReader::new(recorder).read_line(&mut line).map(drop);
+    let answer: Answer = serde_json::from_str(&line).map_err(|_| {
+        let why = asked.and(answered).map_or_else(|error| format!(" ({error})"), |()| String::new());
+        named(std::io::Error::other(format!("the recorder ended without an answer{why}")))
+    })?;
     if !answer.ok {
         let why = answer.error.unwrap_or_default();
         return Err(named(std::io::Error::other(why)));

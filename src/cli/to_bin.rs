@@ -8,70 +8,69 @@ use tempfile::SpooledTempFile;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
+use crate::cli::profile_outlet::ProfileOutlet;
 use crate::cli::runs::threads;
 use crate::cli::sniff::stream_lines;
 use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::SPOOL_MEMORY;
-use crate::stream::{Input, Lines, Output, Target};
+use crate::stream::{Input, Lines, Target};
 
 /// Of chunks, unless said otherwise.
 const FLUSH: Flush = Flush { samples: None, interval: Some(Duration::from_secs(10)), part: false };
 
 pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
-    if args.layout == Layout::V1 && args.flush.is_some() {
-        return Err(Error::usage("--flush is for chunks: --layout v2"));
+    let layout = args.layout();
+    if layout == Layout::V1 && args.flush.is_some() {
+        return Err(Error::usage("--flush is for chunks: --layout v2, or --format binary"));
     }
     let network = network(&args.access, messages)?;
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let target = Target::of_argument(args.output.as_deref(), &network)?;
     target.check_apart_from(std::slice::from_ref(&input))?;
-    let mut output = target.open().map_err(|error| error.within(&target.name()))?.roomy();
-    let job = Job { args, messages, input: &input };
-    let mut status = match args.layout {
-        Layout::V1 => job.whole(&mut output, &target)?,
-        Layout::V2 => job.chunks(&mut output, &target)?,
+    let mut output = ProfileOutlet::open(&target, &args.live, layout == Layout::Framed, messages)?;
+    let job = Job { args, messages, input: &input, target: &target };
+    let status = match layout {
+        Layout::V1 => job.whole(&mut output)?,
+        Layout::V2 | Layout::Framed => job.chunks(&mut output)?,
     };
-    if let Some(error) = output.displaced() {
-        messages.fault(&target.name(), &error);
-        status = Status::Partial;
-    }
-    output.commit().map_err(|error| error.within(&target.name()))?;
-    Ok(status)
+    let delivered = output.commit()?;
+    Ok(if status == Status::Done { delivered } else { status })
 }
 
 struct Job<'a> {
     args: &'a Args,
     messages: &'a Messages,
     input: &'a Input,
+    target: &'a Target,
 }
 
 impl Job<'_> {
-    fn whole(&self, output: &mut Output, target: &Target) -> Result<Status> {
+    fn whole(&self, output: &mut ProfileOutlet) -> Result<Status> {
         if let Some(file) = output.file() {
             let mut profile = ToBinary::new(file, self.options());
-            let ended = self.lines(target, |number, line| profile.line(number, line))?;
-            return Ok(self.outcome(target, profile.finish(), ended)?.0);
+            let ended = self.lines(|number, line| profile.line(number, line))?;
+            return Ok(self.outcome(profile.finish(), ended)?.0);
         }
         // A profile's header is written last, so it is made aside where there is no going back.
         let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
-        let ended = self.lines(target, |number, line| profile.line(number, line))?;
-        let (status, spool) = self.outcome(target, profile.finish(), ended)?;
-        output.spooled(spool).map_err(|error| Error::from(error).within(&target.name()))?;
+        let ended = self.lines(|number, line| profile.line(number, line))?;
+        let (status, spool) = self.outcome(profile.finish(), ended)?;
+        output.spooled(spool)?;
         Ok(status)
     }
 
-    fn chunks(&self, output: &mut Output, target: &Target) -> Result<Status> {
+    fn chunks(&self, output: &mut ProfileOutlet) -> Result<Status> {
         let flush = self.args.flush.unwrap_or(FLUSH);
         let stored = Cell::new(0);
-        let mut profile = ToChunks::new(self.options(), flush, |mut chunk| {
-            output.chunk(&chunk.header.clone(), &mut chunk.body())?;
+        let mut profile = ToChunks::new(self.options(), flush, |chunk| {
+            output.chunk(chunk)?;
             stored.set(stored.get() + 1);
             Ok(())
         });
-        let made = self.lines(target, |number, line| profile.line(number, line));
-        let made = made.and_then(|ended| self.outcome(target, profile.finish(), ended));
+        let made = self.lines(|number, line| profile.line(number, line));
+        let made = made.and_then(|ended| self.outcome(profile.finish(), ended));
         match made {
             Ok((status, ())) => Ok(status),
             // The chunks before it are whole.
@@ -95,7 +94,6 @@ impl Job<'_> {
     /// Hands on the input's lines. Returns why they broke off, if they did, and what was tolerated.
     fn lines(
         &self,
-        target: &Target,
         mut each: impl FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<(Option<Error>, Vec<String>)> {
         let named = |error: Error| error.within(&self.input.name());
@@ -103,7 +101,7 @@ impl Job<'_> {
         let broken = loop {
             match lines.next_message() {
                 Ok(Some(line)) => {
-                    each(line.number, line.bytes).map_err(|error| self.blamed(target, error))?;
+                    each(line.number, line.bytes).map_err(|error| self.blamed(error))?;
                 }
                 Ok(None) => break None,
                 // What came before it is whole.
@@ -114,15 +112,14 @@ impl Job<'_> {
     }
 
     /// An error on the way from the input's lines to the target, with the name of the one that it is of.
-    fn blamed(&self, target: &Target, error: Error) -> Error {
-        let name = if error.kind() == ErrorKind::Io { target.name() } else { self.input.name() };
+    fn blamed(&self, error: Error) -> Error {
+        let name = if error.kind() == ErrorKind::Io { self.target.name() } else { self.input.name() };
         error.within(&name)
     }
 
     /// Tells what became of the stream.
     fn outcome<W>(
         &self,
-        target: &Target,
         outcome: Result<Outcome<W>>,
         (broken, tolerated): (Option<Error>, Vec<String>),
     ) -> Result<(Status, W)> {
@@ -130,7 +127,7 @@ impl Job<'_> {
         let named = |error: Error| error.within(&name);
         let Outcome { sink, samples, losses, tolerated: more, left_out } = match outcome {
             Ok(outcome) => outcome,
-            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(target, error)),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(error)),
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
         if !left_out.is_empty() {

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use crate::cli::Status;
-use crate::cli::args::Upgrade as Args;
+use crate::cli::args::{Format, Upgrade as Args};
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
 use crate::cli::outlet::{Outlet, targets};
@@ -18,7 +18,7 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let network = network(&args.access, messages)?;
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let targets = targets(&args.output, std::slice::from_ref(&input), &network)?;
-    let mut outlet = Outlet::open(&targets, &args.live, &network, false, None, messages)?;
+    let mut outlet = Outlet::open(&targets, &args.live, &network, Format::Jsonl, false, None, messages)?;
     let name = input.name();
     let reader = stream_lines(&input).map_err(|error| error.within(&name))?;
     let CpythonFile { upgrade, losses, oddities } = read(&name, reader, args.max_line)?;

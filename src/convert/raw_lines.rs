@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 
 use crate::convert::raw::{RawBuilder, start_of};
 use crate::limits::GROUP_SAMPLES;
@@ -197,7 +196,7 @@ impl RawLines {
         job.lines = self.spare_lines.pop().unwrap_or_default();
         // The first tells at once how many samples fit, and is all of a short profile.
         let is_first = self.fits.is_empty();
-        if is_first || threads::count(self.threads) < 2 {
+        if is_first || !self.has_workers() {
             self.maker.make(self.shape, batch, job.wanted, lanes, &mut job.lines);
             self.making.push_back(Making::Done(Box::new(job)));
             if is_first {
@@ -205,14 +204,22 @@ impl RawLines {
             }
             return;
         }
-        if self.workers.is_empty() {
-            let workers = 1..threads::count(self.threads).min(AHEAD + 1);
-            self.workers = workers.map(|_| Worker::start(self.shape)).collect();
-        }
         job.block.copy_from(lanes.slices());
         self.workers[self.next].jobs.send(job).expect("the worker waits for jobs");
         self.making.push_back(Making::By(self.next));
         self.next = (self.next + 1) % self.workers.len();
+    }
+
+    /// Starts workers, as many as are asked for and can be had; whether there is any.
+    fn has_workers(&mut self) -> bool {
+        if self.workers.is_empty() && self.threads != 1 {
+            let workers = 1..threads::count(self.threads).min(AHEAD + 1);
+            self.workers = workers.map_while(|_| Worker::start(self.shape)).collect();
+            if self.workers.is_empty() {
+                self.threads = 1;
+            }
+        }
+        !self.workers.is_empty()
     }
 
     /// The lines of all blocks, in order.
@@ -244,10 +251,10 @@ impl RawLines {
 }
 
 impl Worker {
-    fn start(shape: Shape) -> Self {
+    fn start(shape: Shape) -> Option<Self> {
         let (jobs, todo) = sync_channel::<Job>(AHEAD);
         let (finished, done) = sync_channel(AHEAD);
-        thread::spawn(move || {
+        threads::worker(move || {
             let mut maker = Maker::default();
             for mut job in todo {
                 job.block.cut(usize::MAX, None, Cut::Up);
@@ -256,8 +263,8 @@ impl Worker {
                     return;
                 }
             }
-        });
-        Worker { jobs, done }
+        })?;
+        Some(Worker { jobs, done })
     }
 }
 

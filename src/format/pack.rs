@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::mem;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
+
+use crate::threads;
 
 /// Blocks that may wait for the thread.
 const AHEAD: usize = 2;
@@ -18,11 +20,16 @@ pub(super) struct Packer<W> {
 }
 
 impl<W: Write> Packer<W> {
-    pub fn new(sink: W, level: i32) -> io::Result<Self> {
+    /// Packs on a thread of its own; gives the sink back where none can be had.
+    ///
+    /// # Errors
+    ///
+    /// A level that zstd does not have.
+    pub fn new(sink: W, level: i32) -> io::Result<Result<Self, W>> {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), level)?;
         let (plain, blocks) = sync_channel::<Vec<u8>>(AHEAD);
         let (sender, packed) = channel();
-        let thread = thread::spawn(move || {
+        let thread = threads::worker(move || {
             // Where nobody takes what is packed there will be no more blocks.
             for block in blocks {
                 encoder.write_all(&block)?;
@@ -31,7 +38,10 @@ impl<W: Write> Packer<W> {
             let _ = sender.send(encoder.finish()?);
             Ok(())
         });
-        Ok(Packer { sink, plain, packed, thread })
+        Ok(match thread {
+            Some(thread) => Ok(Packer { sink, plain, packed, thread }),
+            None => Err(sink),
+        })
     }
 
     /// Ends the frame and gives the sink back.
@@ -76,7 +86,7 @@ mod tests {
         .take(5_000_000)
         .collect();
         for (length, level) in [(0, 5), (1, 5), (5_000_000, 1), (5_000_000, 5)] {
-            let mut beside = Packer::new(Vec::new(), level).expect("a thread");
+            let mut beside = Packer::new(Vec::new(), level).expect("a level").expect("a thread");
             let mut here = zstd::stream::write::Encoder::new(Vec::new(), level).expect("an encoder");
             for block in content[..length].chunks(512 * 1024) {
                 beside.write_all(block).expect("a vector takes all");

@@ -293,6 +293,18 @@ impl<R: Read + Seek> Profile<R> {
         self
     }
 
+    /// Its bytes as they are.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn bytes(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.source.seek(SeekFrom::Start(self.base))?;
+        (&mut self.source).take(self.contents.size).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     pub(super) fn source(&self) -> &R {
         &self.source
     }
@@ -431,12 +443,17 @@ fn records<'a>(
     source.seek(SeekFrom::Start(at))?;
     let region = source.take(length);
     Ok(match header.compression {
-        Compression::Zstd if length >= WORTH_A_THREAD && threads::count(threads) > 1 => {
-            RecordReader::new(Box::new(Unpacker::new(region)?), u64::MAX, order, Place::Unpacked)
-        }
         Compression::Zstd => {
-            let packed = BufReader::with_capacity(length.min(COPY as u64) as usize, region);
-            RecordReader::new(Box::new(unpack::decoder(packed)?), u64::MAX, order, Place::Unpacked)
+            let is_beside = length >= WORTH_A_THREAD && threads::count(threads) > 1;
+            let unpacked: Box<dyn Read + '_> =
+                match if is_beside { Unpacker::new(region)? } else { Err(region) } {
+                    Ok(unpacker) => Box::new(unpacker),
+                    Err(region) => {
+                        let packed = BufReader::with_capacity(length.min(COPY as u64) as usize, region);
+                        Box::new(unpack::decoder(packed)?)
+                    }
+                };
+            RecordReader::new(unpacked, u64::MAX, order, Place::Unpacked)
         }
         Compression::None | Compression::Undefined(_) => {
             let region: Box<dyn Read> = match digest {

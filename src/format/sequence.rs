@@ -40,6 +40,8 @@ pub enum Framing {
 #[derive(Debug)]
 pub struct Sequence {
     framing: Framing,
+    /// Bytes before each part that tell its length.
+    ahead: u64,
     /// Where the next one starts.
     at: u64,
     /// Files that are still to come, as (place, size).
@@ -114,10 +116,19 @@ impl Sequence {
         let mut start = [0; 12];
         let got = read_up_to(source, 0, &mut start)?;
         let start = &start[..got];
-        let framing = match version_of(start).map(|(_, version)| version) {
-            Some(version) if version == Layout::Chunk.format_version() => Framing::Chunks,
-            Some(version) if version == Layout::Wide.format_version() => Framing::Files,
-            None if start.len() == 12 && framed_version(&start[4..]) => Framing::Lengths,
+        let mut ahead = 0;
+        let framed = start.get(LENGTH_LEN as usize..).and_then(layout_of);
+        let framing = match layout_of(start) {
+            Some(Layout::Chunk) => Framing::Chunks,
+            Some(Layout::Wide) => Framing::Files,
+            None if framed == Some(Layout::Chunk) => {
+                ahead = LENGTH_LEN;
+                Framing::Chunks
+            }
+            None if framed == Some(Layout::Wide) => {
+                ahead = LENGTH_LEN;
+                Framing::Lengths
+            }
             // Its chunks are in no order, and between them is what was written over.
             None if is_ring(start) => Framing::Files,
             // The first chunk may be damaged, or never have been committed.
@@ -130,7 +141,7 @@ impl Sequence {
         } else {
             VecDeque::new()
         };
-        Ok(Sequence { framing, at: 0, files, reading: Reading::default() })
+        Ok(Sequence { framing, ahead, at: 0, files, reading: Reading::default() })
     }
 
     /// Chunks from the start of an input, whatever stands there.
@@ -140,7 +151,13 @@ impl Sequence {
 
     /// Chunks from this place of an input, whatever stands there.
     pub fn of_chunks_from(at: u64) -> Self {
-        Sequence { framing: Framing::Chunks, at, files: VecDeque::new(), reading: Reading::default() }
+        Sequence {
+            framing: Framing::Chunks,
+            ahead: 0,
+            at,
+            files: VecDeque::new(),
+            reading: Reading::default(),
+        }
     }
 
     /// How many threads to read profiles on, the caller's among them: 1 unless said otherwise, 0 for one a
@@ -270,24 +287,22 @@ impl Sequence {
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             Err(error) => error,
         };
-        // A framed profile is lost with its length.
-        let at = place.at - if self.framing == Framing::Lengths { LENGTH_LEN } else { 0 };
+        // A framed part is lost with its length.
+        let at = place.at - self.ahead;
         Ok(Part::Lost(Lost { at, bytes: place.end() - at, samples, is_tail: false, error }))
     }
 
     fn frame_at(&self, source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
-        match self.framing {
-            Framing::Lengths => framed_at(source, at),
+        match (self.framing, self.ahead) {
+            (Framing::Lengths, _) => framed_at(source, at, Layout::Wide),
+            (_, LENGTH_LEN) => framed_at(source, at, Layout::Chunk),
             _ => chunk_at(source, at),
         }
     }
 
     /// Where the next part is whose frame holds, behind the start of the broken one and before `end`.
     fn search(&self, source: &mut (impl Read + Seek), end: Option<u64>) -> Result<Option<u64>> {
-        let (layout, ahead) = match self.framing {
-            Framing::Lengths => (Layout::Wide, LENGTH_LEN),
-            _ => (Layout::Chunk, 0),
-        };
+        let layout = if self.framing == Framing::Lengths { Layout::Wide } else { Layout::Chunk };
         let starts = [ByteOrder::Little, ByteOrder::Big].map(|order| version_start(order, layout));
         let finders = starts.each_ref().map(Finder::new);
         let mut buffer = vec![0; SEARCH];
@@ -299,7 +314,7 @@ impl Sequence {
                 finders.iter().flat_map(|finder| finder.find_iter(&buffer[..got])).collect();
             hits.sort_unstable();
             for hit in hits {
-                let Some(at) = (from + hit as u64).checked_sub(ahead).filter(|at| *at > self.at) else {
+                let Some(at) = (from + hit as u64).checked_sub(self.ahead).filter(|at| *at > self.at) else {
                     continue;
                 };
                 if self.frame_at(source, at)?.is_ok() {
@@ -315,9 +330,10 @@ impl Sequence {
     }
 }
 
-/// Whether eight bytes begin a version-1 profile.
-fn framed_version(start: &[u8]) -> bool {
-    version_of(start).is_some_and(|(_, version)| version == Layout::Wide.format_version())
+/// The layout of a profile that begins with these bytes, of those that can be one of several parts.
+fn layout_of(start: &[u8]) -> Option<Layout> {
+    let (_, version) = version_of(start)?;
+    [Layout::Wide, Layout::Chunk].into_iter().find(|layout| layout.format_version() == version)
 }
 
 fn broken<T>(at: u64, fault: impl Into<String>) -> Result<Result<T, Broken>> {
@@ -369,7 +385,7 @@ fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Br
     Ok(Err(Broken { error, end: fits.then_some(end) }))
 }
 
-fn framed_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
+fn framed_at(source: &mut (impl Read + Seek), at: u64, layout: Layout) -> Result<Result<Place, Broken>> {
     let mut start = [0; 12];
     let got = read_up_to(source, at, &mut start)?;
     if got < start.len() {
@@ -381,8 +397,7 @@ fn framed_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, B
     }
     let profile_at = at + LENGTH_LEN;
     let end = profile_at + size;
-    let is_start = framed_version(&start[4..]);
-    if !is_start {
+    if layout_of(&start[LENGTH_LEN as usize..]) != Some(layout) {
         return broken(profile_at, "no profile where a framed one should start");
     }
     if !reaches(source, end)? {

@@ -2,10 +2,11 @@
 //! block by block. The counts are the same.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use crate::format::windows::{CountedWindows, Period, WindowCounter};
 use crate::model::ThreadKey;
+use crate::threads;
 
 /// Records of a block.
 const BLOCK: usize = 4096;
@@ -47,14 +48,16 @@ struct Record {
 impl Tally {
     /// Has `counter` count on a thread of its own, or here.
     pub fn new(counter: WindowCounter, is_beside: bool) -> Self {
-        let mut counter = Box::new(counter);
+        let counter = Box::new(counter);
         if !is_beside {
             return Tally::Here(counter);
         }
         let period = counter.period();
         let (blocks, todo) = sync_channel::<Block>(AHEAD);
         let (finished, done) = sync_channel(AHEAD + 1);
-        let counter = thread::spawn(move || {
+        let (give, given) = sync_channel::<Box<WindowCounter>>(1);
+        let worker = threads::worker(move || {
+            let mut counter = given.recv().expect("it is given below");
             for mut block in todo {
                 block.count(&mut counter);
                 // Nobody may be there any more to use it again.
@@ -62,6 +65,9 @@ impl Tally {
             }
             counter
         });
+        let Some(worker) = worker else { return Tally::Here(counter) };
+        give.send(counter).expect("it is waited for");
+        let counter = worker;
         Tally::Beside(Beside { period, ends_us: Vec::new(), block: Block::default(), blocks, done, counter })
     }
 

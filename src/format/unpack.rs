@@ -5,9 +5,9 @@
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 
 use crate::limits::ZSTD_WINDOW_LOG;
+use crate::threads;
 
 /// Bytes of a packed block.
 const PACKED: usize = 64 * 1024;
@@ -41,21 +41,29 @@ enum Event {
 }
 
 impl<R: Read> Unpacker<R> {
-    pub fn new(region: R) -> io::Result<Self> {
+    /// Unpacks on a thread of its own; gives the region back where none can be had.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the region.
+    pub fn new(region: R) -> io::Result<Result<Self, R>> {
         let (packed, blocks) = sync_channel(AHEAD);
         let (sender, events) = sync_channel(AHEAD);
-        thread::spawn(move || {
+        let thread = threads::worker(move || {
             let packed = Packed { blocks, events: sender.clone(), block: Vec::new(), pos: 0 };
             if let Err(error) = unpack(packed, &sender) {
                 // Nobody may be there to be told.
                 let _ = sender.send(Event::Failed(error));
             }
         });
+        if thread.is_none() {
+            return Ok(Err(region));
+        }
         let mut unpacker = Unpacker { region, packed: Some(packed), events, block: Vec::new(), pos: 0 };
         for _ in 0..AHEAD {
             unpacker.hand_over()?;
         }
-        Ok(unpacker)
+        Ok(Ok(unpacker))
     }
 
     /// Gives the thread its next packed block. There are never more than it has asked for, so this doesn't
@@ -169,14 +177,14 @@ mod tests {
         let mut packed = zstd::encode_all(&plain[..1_000_000], 3).expect("a frame");
         packed.extend(zstd::encode_all(&plain[1_000_000..], 3).expect("a frame"));
         assert!(packed.len() > 2 * AHEAD * PACKED, "{} bytes", packed.len());
-        let (all, fault) = read(Unpacker::new(&packed[..]).expect("a thread"));
+        let (all, fault) = read(Unpacker::new(&packed[..]).expect("bytes").expect("a thread"));
         assert!(fault.is_none() && all == plain);
 
         let mut flipped = packed.clone();
         flipped[packed.len() / 2] ^= 0x10;
         let cuts = [0, 1, 3, 100, PACKED, packed.len() / 3, packed.len() - 1].map(|end| &packed[..end]);
         for broken in cuts.into_iter().chain([&flipped[..], &plain[..]]) {
-            let (bytes, fault) = read(Unpacker::new(broken).expect("a thread"));
+            let (bytes, fault) = read(Unpacker::new(broken).expect("bytes").expect("a thread"));
             let (expected, expected_fault) = read(decoder(broken).expect("a decoder"));
             assert_eq!(fault, expected_fault);
             assert!(bytes.starts_with(&expected), "{} bytes of {}", bytes.len(), expected.len());
@@ -188,7 +196,11 @@ mod tests {
         let packed = zstd::encode_all(&vec![7; 50_000_000][..], 1).expect("a frame");
         for _ in 0..100 {
             let mut start = [0; 10];
-            Unpacker::new(&packed[..]).expect("a thread").read_exact(&mut start).expect("ten bytes");
+            Unpacker::new(&packed[..])
+                .expect("bytes")
+                .expect("a thread")
+                .read_exact(&mut start)
+                .expect("ten bytes");
             assert_eq!(start, [7; 10]);
         }
     }

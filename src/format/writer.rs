@@ -76,8 +76,13 @@ impl<W: Write + Seek> Writer<W> {
         sink.write_all(&[0; HEADER_LEN as usize])?;
         let region = match packing {
             Packing::None => Region::Plain(sink),
-            Packing::Zstd(level) if threads::count(threads) > 1 => Region::Beside(Packer::new(sink, level)?),
-            Packing::Zstd(level) => Region::Zstd(zstd::stream::write::Encoder::new(sink, level)?),
+            Packing::Zstd(level) => {
+                let packer = if threads::count(threads) > 1 { Packer::new(sink, level)? } else { Err(sink) };
+                match packer {
+                    Ok(packer) => Region::Beside(packer),
+                    Err(sink) => Region::Zstd(zstd::stream::write::Encoder::new(sink, level)?),
+                }
+            }
         };
         Ok(Writer {
             region,
@@ -234,7 +239,7 @@ impl Writer<SpooledTempFile> {
         body.seek(SeekFrom::Start(size - FOOTER_LEN + CHECKSUM_AT))?;
         body.write_all(&checksum)?;
         body.seek(SeekFrom::Start(HEADER_LEN))?;
-        Ok(Chunk { header, body })
+        Ok(Chunk { header, size, samples, info: info.clone(), body })
     }
 }
 
@@ -242,6 +247,12 @@ impl Writer<SpooledTempFile> {
 pub struct Chunk {
     /// Its first bytes.
     pub header: [u8; 64],
+    /// Bytes of all of it.
+    pub size: u64,
+    /// Samples in it.
+    pub samples: u64,
+    /// What it says of itself and its run.
+    pub info: ChunkInfo,
     body: SpooledTempFile,
 }
 
@@ -249,5 +260,16 @@ impl Chunk {
     /// What stands behind the header, once.
     pub fn body(&mut self) -> impl Read {
         &mut self.body
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the temporary file.
+    pub fn bytes(mut self) -> Result<Vec<u8>> {
+        let mut bytes = self.header.to_vec();
+        self.body().read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }

@@ -54,7 +54,14 @@ impl Beside {
                 self.state = State::Idle(file);
                 return self.finish();
             }
-            State::Idle(file) => State::Running(Writer::start(file)),
+            State::Idle(file) => match Writer::start(file) {
+                Ok(writer) => State::Running(writer),
+                // No thread is to be had, so it is written here.
+                Err(file) => {
+                    self.state = State::Idle(file);
+                    return self.finish();
+                }
+            },
             other => other,
         };
         let State::Running(writer) = &mut self.state else { return Err(failed()) };
@@ -105,11 +112,14 @@ fn failed() -> io::Error {
 }
 
 impl Writer {
-    fn start(mut file: File) -> Self {
+    /// Gives the file back where no thread can be had.
+    fn start(file: File) -> Result<Self, File> {
         let (blocks, todo) = sync_channel::<Vec<u8>>(AHEAD);
         // As many as there can be: the thread never waits here.
         let (done, written) = sync_channel(AHEAD + 2);
-        let thread = thread::spawn(move || {
+        let (give, given) = sync_channel::<File>(1);
+        let thread = thread::Builder::new().spawn(move || {
+            let mut file = given.recv().map_err(io::Error::other)?;
             for mut block in todo {
                 file.write_all(&block)?;
                 block.clear();
@@ -118,7 +128,10 @@ impl Writer {
             }
             Ok(())
         });
-        Writer { blocks, written, under_way: 0, thread }
+        let Ok(thread) = thread else { return Err(file) };
+        // It waits for it.
+        drop(give.send(file));
+        Ok(Writer { blocks, written, under_way: 0, thread })
     }
 
     /// Room for the next block.

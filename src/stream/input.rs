@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::SpooledTempFile;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Position, Result};
 use crate::limits::SPOOL_MEMORY;
 use crate::stream::address::{Address, SocketAddress};
 use crate::stream::names::Named;
@@ -116,6 +116,13 @@ pub enum ProfileSource {
 }
 
 impl ProfileSource {
+    /// Why nothing more came, where it was not the end: what had come before is there like any other input.
+    pub fn failure(&self) -> Option<Error> {
+        let ProfileSource::Pipe(pipe) = self else { return None };
+        let (kind, what) = pipe.failure.as_ref()?;
+        Some(Error::from(io::Error::new(*kind, what.clone())).at(Position::Byte(pipe.end)))
+    }
+
     /// What comes out of `reader`.
     pub fn of_pipe(reader: impl Read + 'static) -> Self {
         ProfileSource::Pipe(Box::new(Piped::new(Box::new(reader))))
@@ -163,13 +170,15 @@ pub struct Piped {
     end: u64,
     at: u64,
     ended: bool,
+    /// What broke it off.
+    failure: Option<(io::ErrorKind, String)>,
     buffer: Vec<u8>,
 }
 
 impl Piped {
     fn new(reader: Box<dyn Read>) -> Self {
         let kept = SpooledTempFile::new(SPOOL_MEMORY);
-        Piped { reader, kept, start: 0, end: 0, at: 0, ended: false, buffer: vec![0; BUFFER] }
+        Piped { reader, kept, start: 0, end: 0, at: 0, ended: false, failure: None, buffer: vec![0; BUFFER] }
     }
 
     /// Waits for more, or the end.
@@ -182,6 +191,11 @@ impl Piped {
                 self.end += n as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // What came before it is of use.
+            Err(error) if self.end > 0 => {
+                self.failure = Some((error.kind(), error.to_string()));
+                self.ended = true;
+            }
             Err(error) => return Err(error),
         }
         Ok(())

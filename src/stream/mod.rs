@@ -8,6 +8,8 @@ mod address;
 #[cfg(feature = "cli")]
 mod beside;
 #[cfg(feature = "cli")]
+mod door;
+#[cfg(feature = "cli")]
 mod growing;
 #[cfg(feature = "cli")]
 mod input;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
-use std::net::Shutdown;
 
 use tempfile::{SpooledData, SpooledTempFile};
 
@@ -10,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::stream::beside::Beside;
 use crate::stream::growing::Growing;
 use crate::stream::limit::Limit;
-use crate::stream::socket::Socket;
 use crate::stream::unfinished::Unfinished;
 
 /// Of the zstd frame around a packed output.
@@ -58,8 +56,6 @@ pub(super) enum Place {
     /// The same, for whose reader nobody waits longer than this.
     #[cfg(unix)]
     Limited(File, Limit),
-    /// A connection.
-    Socket(Socket),
     /// A file in the making.
     File(Unfinished),
     /// A file in its place.
@@ -370,10 +366,6 @@ impl Place {
             Place::Beside(mut beside) => beside.finish(),
             #[cfg(unix)]
             Place::Limited(mut file, _) => file.flush(),
-            Place::Socket(socket) => {
-                socket.shutdown(Shutdown::Write);
-                Ok(())
-            }
             Place::File(made) => {
                 made.file.sync_all()?;
                 made.put().map(|_| ())
@@ -392,7 +384,6 @@ impl Write for Place {
             Place::Beside(beside) => beside.write(bytes),
             #[cfg(unix)]
             Place::Limited(file, limit) => write_limited(file, bytes, limit),
-            Place::Socket(socket) => socket.write(bytes),
             Place::File(made) => made.file.write(bytes),
             Place::Growing(growing) => growing.write(bytes),
         }
@@ -406,7 +397,6 @@ impl Write for Place {
             Place::Beside(beside) => beside.flush(),
             #[cfg(unix)]
             Place::Limited(file, _) => file.flush(),
-            Place::Socket(socket) => socket.flush(),
             Place::File(made) => made.file.flush(),
             Place::Growing(growing) => growing.flush(),
         }

@@ -3,24 +3,31 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use tungstenite::WebSocket;
+use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::error::{Error, Result};
 use crate::stream::address::{Address, SocketAddress, Transport};
+use crate::stream::door::{Door, Refusal};
 use crate::stream::secret::Token;
 use crate::stream::socket::{Listener, Socket};
 use crate::stream::web::{self, Budget, Frames, Guarded, WebLines};
 
-/// How long the first words of a connection may take.
-const FIRST_WORDS: Duration = Duration::from_secs(5);
+/// How long the handshake of a connection may take.
+const HANDSHAKE: Duration = Duration::from_secs(3);
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long the other end may take to say goodbye.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long it takes to hear that the other end is gone, which had nothing more to say before.
+const NEWS: Duration = Duration::from_millis(200);
+/// Senders that may be connected at a time, of which the first that sends something is taken.
+const SENDERS: usize = 64;
 /// Bytes that a reader may say within a minute, although nobody listens.
 const INBOUND: usize = 64 * 1024;
 const BUFFER: usize = 256 * 1024;
@@ -74,16 +81,13 @@ impl Network {
         Ok(address)
     }
 
-    fn listen(&self, address: &SocketAddress) -> Result<Listener> {
+    /// Binds an address that others connect to.
+    pub(super) fn bind(&self, address: &SocketAddress) -> Result<Bound> {
         self.check(address)?;
         let listener = Listener::bind(&address.transport)?;
         (self.notice)(Notice::Listening(&listener.name(address)));
-        Ok(listener)
-    }
-
-    /// Binds an address that others connect to.
-    pub(super) fn bind(&self, address: &SocketAddress) -> Result<Bound> {
-        Ok(Bound { listener: self.listen(address)?, address: address.clone(), token: self.token.clone() })
+        let greeter = Greeter { address: address.clone(), token: self.token.clone() };
+        Ok(Bound { name: listener.name(address), listener, greeter })
     }
 
     /// Connects to an address.
@@ -103,73 +107,74 @@ impl Network {
         })
     }
 
-    /// The one other end of an address: connects, or waits for who connects.
-    fn one(&self, address: &SocketAddress) -> Result<Peer> {
-        if !address.listens {
-            return self.connect(address);
-        }
-        let bound = self.bind(address)?;
-        loop {
-            let (socket, from) = bound.accept()?;
-            match bound.greet(socket) {
-                Ok(peer) => return Ok(peer),
-                Err(error) => {
-                    (self.notice)(Notice::Trouble(
-                        &address.to_string(),
-                        &format!("{from} is not let in: {error}"),
-                    ));
-                }
-            }
-        }
-    }
-
-    /// What comes from the one other end of an address.
+    /// What comes from the one other end of an address. Of those who connect to it the first that sends something
+    /// is it: one that leaves before that has only asked whether somebody listens.
     ///
     /// # Errors
     ///
     /// An address that cannot be bound or connected to.
     pub fn source(&self, address: &SocketAddress) -> Result<Box<dyn BufRead>> {
-        Ok(match self.one(address)? {
-            Peer::Plain(socket) => Box::new(BufReader::with_capacity(BUFFER, socket)),
-            Peer::Web { web, .. } => Box::new(WebLines::new(*web)?),
-        })
-    }
-
-    /// Where bytes go that are for the one other end of an address.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Network::source`].
-    pub(super) fn target(&self, address: &SocketAddress) -> Result<Socket> {
-        match self.one(address)? {
-            Peer::Plain(socket) => Ok(socket),
-            Peer::Web { web, .. } => Ok(web.into_inner().socket),
+        if !address.listens {
+            return Ok(self.connect(address)?.into_source()?);
         }
+        let door = Door::new(self.bind(address)?, self.clone());
+        let (sender, sources) = mpsc::sync_channel(0);
+        let known = Arc::clone(&door);
+        let senders = Arc::new(Mutex::new(0));
+        door.open(move |peer, from| {
+            let count = |by: isize| {
+                let mut senders = senders.lock().unwrap_or_else(PoisonError::into_inner);
+                *senders += by;
+                *senders
+            };
+            let begun = if count(1) > SENDERS as isize {
+                Err(io::Error::new(io::ErrorKind::QuotaExceeded, "enough others wait"))
+            } else {
+                peer.into_source().map(|mut source| {
+                    let has_said = match source.fill_buf() {
+                        Ok(bytes) => !bytes.is_empty(),
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
+                        // It has said something, and that is told.
+                        Err(_) => true,
+                    };
+                    (has_said, source)
+                })
+            };
+            count(-1);
+            match begun {
+                // One that comes after the first has nobody to take it.
+                Ok((true, source)) => drop(sender.send(source)),
+                Ok((false, _)) => {
+                    known.refused(Refusal::Left, &format!("{from} left before it sent anything"))
+                }
+                Err(error) => known.refused(Refusal::Left, &format!("{from} sent nothing: {error}")),
+            }
+        })?;
+        let source = sources.recv().map_err(io::Error::other)?;
+        door.close();
+        Ok(source)
     }
 }
 
 /// An address that others connect to.
 pub(super) struct Bound {
-    listener: Listener,
+    pub listener: Listener,
+    pub greeter: Greeter,
+    /// Its address, with the port that it has.
+    pub name: String,
+}
+
+/// What is asked of who connects to an address.
+pub(super) struct Greeter {
     address: SocketAddress,
     token: Option<Token>,
 }
 
-impl Bound {
-    /// The next who connects, and a name for it.
-    pub fn accept(&self) -> io::Result<(Socket, String)> {
-        self.listener.accept()
-    }
-
-    /// Its address, with the port that it has.
-    pub fn name(&self) -> String {
-        self.listener.name(&self.address)
-    }
-
+impl Greeter {
     /// Lets somebody in who says what has to be said, in time.
     pub fn greet(&self, socket: Socket) -> io::Result<Peer> {
-        socket.set_write_timeout(Some(FIRST_WORDS))?;
-        let mut guarded = Guarded::new(socket, FIRST_WORDS);
+        socket.set_write_timeout(Some(HANDSHAKE))?;
+        let mut guarded = Guarded::new(socket, HANDSHAKE);
         let peer = match &self.address.transport {
             Transport::Web(..) => {
                 Peer::Web { web: Box::new(web::accept(guarded, self.token.as_ref())?), is_server: true }
@@ -217,45 +222,121 @@ impl Peer {
         }
     }
 
-    /// Where lines for it go. A write of which nothing goes for `stall` fails. What it says is passed over
-    /// meanwhile; what has to be answered goes to `replies`, and `gone` is told why nothing more comes.
+    /// What comes from it.
+    fn into_source(self) -> io::Result<Box<dyn BufRead + Send>> {
+        Ok(match self {
+            Peer::Plain(socket) => Box::new(Received::new(BufReader::with_capacity(BUFFER, socket))),
+            Peer::Web { web, .. } => Box::new(Received::new(WebLines::new(*web)?)),
+        })
+    }
+
+    /// Turns it away.
+    pub fn turn_away(self) {
+        if let Peer::Web { web, is_server } = self {
+            let frame = Frames::new(is_server, false).of_close(CloseCode::Again, "enough readers are there");
+            let mut socket = web.into_inner().socket;
+            // Who has gone needs no reason.
+            let _ = frame.and_then(|frame| socket.write_all(&frame));
+        }
+    }
+
+    /// Where messages for it go, as lines of text or as they are. A write of which nothing goes for `stall` fails.
+    /// What it says is passed over meanwhile; what has to be answered goes to `replies`, and `heard` is told when
+    /// nothing more comes.
     pub fn wire(
         self,
         stall: Duration,
+        is_binary: bool,
         replies: impl FnMut(&[u8]) + Send + 'static,
-        gone: impl FnOnce(Gone) + Send + 'static,
+        mut heard: impl FnMut(Heard) + Send + 'static,
     ) -> io::Result<Wire> {
         let socket = self.socket().try_clone()?;
         socket.set_write_timeout(Some(stall))?;
         let mut frames = None;
         let (ended, farewell) = mpsc::channel::<()>();
         match self {
-            Peer::Plain(mut inbound) => {
-                std::thread::spawn(move || {
-                    let mut budget = Budget::new(INBOUND);
-                    let mut buffer = [0; 4096];
-                    loop {
-                        match inbound.read(&mut buffer) {
-                            // It may have nothing to say and listen all the same.
-                            Ok(0) => break,
-                            Ok(count) if budget.takes(count) => {}
-                            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                            Ok(_) => break gone(Gone::Talks),
-                            Err(_) => break gone(Gone::Broke),
-                        }
-                    }
+            Peer::Plain(inbound) => {
+                thread::Builder::new().spawn(move || {
+                    let gone = pass_over(inbound, || heard(Heard::NothingMore));
+                    heard(Heard::Gone(gone));
                     drop(ended);
-                });
+                })?;
             }
             Peer::Web { web, is_server } => {
-                frames = Some(Frames::new(is_server));
-                std::thread::spawn(move || {
-                    gone(web::pass_over(*web, INBOUND, replies));
+                frames = Some(Frames::new(is_server, is_binary));
+                thread::Builder::new().spawn(move || {
+                    heard(Heard::Gone(web::pass_over(*web, INBOUND, replies)));
                     drop(ended);
-                });
+                })?;
             }
         }
         Ok(Wire { sink: Sink::Socket(socket), frames, farewell: Some(farewell) })
+    }
+}
+
+/// Reads what the other end says and passes over it, until nothing more can come or go; `quiet` is told when it
+/// has nothing more to say, after which it may listen all the same.
+fn pass_over(mut inbound: Socket, quiet: impl FnOnce()) -> Gone {
+    let mut budget = Budget::new(INBOUND);
+    let mut buffer = [0; 4096];
+    loop {
+        match inbound.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) if budget.takes(count) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(_) => return Gone::Talks,
+            Err(_) => return Gone::Broke,
+        }
+    }
+    quiet();
+    if inbound.wait_for_hang_up() { Gone::Broke } else { Gone::Left }
+}
+
+/// What is heard of somebody to whom messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It says nothing more, and may have gone or listen all the same.
+    NothingMore,
+    /// It is gone.
+    Gone(Gone),
+}
+
+/// Bytes that come from a connection. One that breaks says so as often as it is asked: the system says it once.
+struct Received<R> {
+    reader: R,
+    broke: Option<(io::ErrorKind, String)>,
+}
+
+impl<R: BufRead> Received<R> {
+    fn new(reader: R) -> Self {
+        Received { reader, broke: None }
+    }
+}
+
+impl<R: BufRead> BufRead for Received<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if let Some((kind, what)) = &self.broke {
+            return Err(io::Error::new(*kind, what.clone()));
+        }
+        match self.reader.fill_buf() {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                self.broke = Some((error.kind(), error.to_string()));
+                Err(error)
+            }
+            filled => filled,
+        }
+    }
+
+    fn consume(&mut self, taken: usize) {
+        self.reader.consume(taken);
+    }
+}
+
+impl<R: BufRead> Read for Received<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let taken = self.fill_buf()?.read(buffer)?;
+        self.consume(taken);
+        Ok(taken)
     }
 }
 
@@ -289,12 +370,12 @@ impl Wire {
         Wire { sink: Sink::Pipe(pipe), frames: None, farewell: None }
     }
 
-    /// Writes a line; calls `moved` as it gets on.
-    pub fn line(&mut self, line: &[u8], moved: impl FnMut(usize)) -> io::Result<()> {
+    /// Writes a message; calls `moved` as it gets on.
+    pub fn message(&mut self, message: &[u8], moved: impl FnMut(usize)) -> io::Result<()> {
         match &mut self.frames {
-            None => self.bytes(line, moved),
+            None => self.bytes(message, moved),
             Some(frames) => {
-                let frame = frames.of_line(line)?;
+                let frame = frames.of(message)?;
                 self.bytes(&frame, moved)
             }
         }
@@ -324,19 +405,30 @@ impl Wire {
         }
     }
 
-    /// Nothing more comes. Waits a little for the other end to say that it has all.
-    pub fn end(&mut self) -> io::Result<()> {
+    /// Nothing more comes. Waits a little for the other end to say that it has all; one that has said before that
+    /// it says `nothing_more` has only a moment to be found gone.
+    pub fn end(&mut self, nothing_more: bool) -> io::Result<()> {
         if let Some(frames) = &mut self.frames {
-            let frame = frames.of_end()?;
+            let frame = frames.of_close(CloseCode::Normal, "")?;
             self.bytes(&frame, |_| {})?;
         }
-        if let Sink::Socket(socket) = &self.sink {
-            socket.shutdown(Shutdown::Write);
+        let Sink::Socket(socket) = &self.sink else { return Ok(()) };
+        let Some(farewell) = &self.farewell else { return Ok(()) };
+        if nothing_more {
+            let _ = farewell.recv_timeout(NEWS);
         }
-        if let Some(farewell) = &self.farewell {
-            let _ = farewell.recv_timeout(FAREWELL);
+        socket.shutdown(Shutdown::Write);
+        let _ = farewell.recv_timeout(FAREWELL);
+        if socket.is_broken() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+
+    /// Says why nothing more comes, where there are words for that and it can be said at once.
+    pub fn cut_off(&mut self, why: &str) {
+        if let (Some(frames), Sink::Socket(socket)) = (&mut self.frames, &mut self.sink) {
+            let frame = frames.of_close(CloseCode::Policy, why);
+            let _ = socket.set_write_timeout(Some(NEWS));
+            let _ = frame.and_then(|frame| socket.write_all(&frame));
         }
-        Ok(())
     }
 }
 

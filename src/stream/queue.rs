@@ -15,6 +15,8 @@ pub enum Class {
     Data,
     /// May be dropped alone.
     Pulse,
+    /// Makes sense alone: a reader may start here, and it may be dropped alone.
+    Whole,
     /// Is dropped with its batch, or not at all.
     Kept,
     /// Ends the run.
@@ -36,15 +38,27 @@ pub struct Item {
     pub samples: Option<u64>,
     /// The time that it tells of, from and to.
     pub span_us: Option<(u64, u64)>,
-    /// The message, with its line feed.
+    /// The message, as it goes out.
     pub text: Box<[u8]>,
 }
 
 impl Item {
     /// Whether it makes sense to a reader who knows nothing of the run.
     fn is_start(&self) -> bool {
-        matches!(self.class, Class::Opens | Class::Ends)
+        matches!(self.class, Class::Opens | Class::Whole | Class::Ends)
     }
+}
+
+/// A message, what of its run came before it, and the message that opened the last batch before it, with what
+/// came before that.
+#[derive(Clone, Debug)]
+pub struct Numbered {
+    /// The message.
+    pub item: Arc<Item>,
+    /// What of its run came before it.
+    pub before: Amount,
+    /// Where a reader can begin that is let in between two batches.
+    pub opened: Option<(Arc<Item>, Amount)>,
 }
 
 /// Why a reader did not get something.
@@ -208,15 +222,32 @@ pub struct Queue {
     limit: usize,
     /// Where the reader came late: the runs that it is in.
     runs: Option<HashSet<Arc<str>>>,
-    /// Whether the batch that comes is the rest of one that the reader lost.
+    /// Whether what it gets of a run before its next batch is lost to it, and not only came before its time.
     broken: bool,
+    /// Whether something was taken that a reader can start with.
+    begun: bool,
+    /// Bytes of the messages that came last together.
+    newest: usize,
 }
 
 impl Queue {
     /// An empty queue for `limit` bytes. A reader that comes `late` gets nothing of a run
     /// before its next batch.
     pub fn new(limit: usize, late: bool) -> Self {
-        Queue { entries: VecDeque::new(), bytes: 0, limit, runs: late.then(HashSet::new), broken: false }
+        Queue {
+            entries: VecDeque::new(),
+            bytes: 0,
+            limit,
+            runs: late.then(HashSet::new),
+            broken: false,
+            begun: false,
+            newest: 0,
+        }
+    }
+
+    /// Whether something was taken that a reader can start with.
+    pub fn has_begun(&self) -> bool {
+        self.begun
     }
 
     /// Messages that wait.
@@ -234,27 +265,57 @@ impl Queue {
         !self.entries.is_empty() && self.bytes + bytes > self.limit
     }
 
-    /// Adds a message; `before` is what of its run came before it.
-    pub fn push(&mut self, item: &Arc<Item>, before: Amount) {
-        if let Some(runs) = &mut self.runs
-            && !runs.contains(&item.run)
-        {
-            if !item.is_start() {
-                return;
+    /// Adds messages that belong together.
+    pub fn extend(&mut self, items: &[Numbered]) {
+        let before = self.bytes;
+        items.iter().for_each(|numbered| self.push(numbered));
+        self.newest = self.bytes.saturating_sub(before);
+    }
+
+    fn push(&mut self, Numbered { item, before, opened }: &Numbered) {
+        let is_in = self.runs.as_ref().is_none_or(|runs| runs.contains(&item.run));
+        // A run that begins now is nobody's loss.
+        if !is_in && before.messages > 0 {
+            match (item.class, opened) {
+                _ if item.is_start() => self.missed(item, *before),
+                (Class::Pulse, Some((opens, before_it))) if !self.broken => {
+                    self.missed(opens, *before_it);
+                    self.add(Entry::Item(Arc::clone(opens)));
+                    self.add_between(opens, *before_it, item, *before);
+                }
+                _ if self.broken => return self.add_lost(Lost::of(item, Why::Away)),
+                _ => return,
             }
-            runs.insert(Arc::clone(&item.run));
-            if before.messages > 0 {
-                self.add(Entry::Missed { run: Arc::clone(&item.run), amount: before });
+        }
+        if let Some(runs) = &mut self.runs {
+            match item.class {
+                Class::Ends => drop(runs.remove(&item.run)),
+                _ => drop(runs.insert(Arc::clone(&item.run))),
             }
         }
-        if let (Some(runs), Class::Ends) = (&mut self.runs, item.class) {
-            runs.remove(&item.run);
-        }
-        if self.broken && !item.is_start() {
-            return self.add_lost(Lost::of(item, Why::Away));
-        }
-        self.broken = false;
         self.add(Entry::Item(Arc::clone(item)));
+    }
+
+    /// Notes what of a run came before the reader.
+    fn missed(&mut self, item: &Item, amount: Amount) {
+        if !self.broken && amount.messages > 0 {
+            self.add(Entry::Missed { run: Arc::clone(&item.run), amount });
+        }
+    }
+
+    /// Notes the loss of what came between two messages of a run.
+    fn add_between(&mut self, from: &Item, before_it: Amount, to: &Item, before: Amount) {
+        if from.seq + 1 < to.seq {
+            let samples = before.samples.map(|all| all - before_it.samples.unwrap_or(0));
+            self.add_lost(Lost {
+                run: Arc::clone(&to.run),
+                why: Why::Away,
+                first_seq: from.seq + 1,
+                last_seq: to.seq - 1,
+                samples: samples.filter(|samples| *samples > 0),
+                span_us: None,
+            });
+        }
     }
 
     /// Adds the note of a loss, to the last one where it follows that.
@@ -277,6 +338,7 @@ impl Queue {
     pub fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         self.bytes -= entry.size();
+        self.begun |= matches!(&entry, Entry::Item(item) if item.is_start());
         Some(entry)
     }
 
@@ -286,16 +348,19 @@ impl Queue {
         self.entries.push_front(entry);
     }
 
-    /// Drops what may go, oldest first, if the queue is over its limit; whether it is within it then.
+    /// Drops what may go, oldest first, if the queue is over its limit; whether it is within it then. What came
+    /// last together may stay in any case, or nobody were fast enough for a batch that is over the limit.
     pub fn shrink(&mut self) -> bool {
-        if self.bytes <= self.limit {
+        // With room for the notes of what goes.
+        let limit = self.limit.max(self.newest + self.limit / 8);
+        if self.bytes <= limit {
             return true;
         }
         // A little more goes than has to, or every message that comes would cost a walk over all of them.
-        let goal = self.limit - self.limit / 16;
+        let goal = self.newest.max(self.limit - self.limit / 16);
         let gone = self.to_drop(goal);
         self.replace(&gone, Why::Slow);
-        self.bytes <= self.limit
+        self.bytes <= limit
     }
 
     /// Which entries have to go, so that no more bytes than these are left.
@@ -316,6 +381,7 @@ impl Queue {
                 batch.end = at + 1;
             }
         }
+        let first = batches.keys().next().copied();
         let mut gone = vec![false; self.entries.len()];
         let mut left = self.bytes;
         for (at, entry) in self.entries.iter().enumerate() {
@@ -323,7 +389,7 @@ impl Queue {
                 break;
             }
             let Entry::Item(item) = entry else { continue };
-            if gone[at] || !matches!(item.class, Class::Data | Class::Pulse) {
+            if gone[at] || !matches!(item.class, Class::Data | Class::Pulse | Class::Whole) {
                 continue;
             }
             gone[at] = true;
@@ -335,9 +401,12 @@ impl Queue {
             let Some(batch) = batches.get_mut(&open) else { continue };
             batch.data -= 1;
             if batch.data == 0 && batch.is_whole {
+                let is_first = !self.begun && first == Some(open);
                 let of_it = self.entries.range(open..batch.end).zip(&mut gone[open..batch.end]);
                 for (entry, gone) in of_it {
-                    let is_in_it = matches!(entry, Entry::Item(item) if item.in_batch);
+                    // A reader begins with a message that opens a batch, if only to hear what is lost.
+                    let is_in_it = matches!(entry, Entry::Item(item) if item.in_batch
+                        && !(item.class == Class::Opens && is_first));
                     if is_in_it && !std::mem::replace(gone, true) {
                         left -= entry.size();
                     }
@@ -370,19 +439,29 @@ impl Queue {
         {
             tally.note(&entry, all);
         }
+        self.runs = Some(HashSet::new());
         self.broken = true;
     }
 
     /// The connection broke, and another begins: what is left of the batch that it broke in is lost, up to
     /// the next that begins.
     pub fn resume(&mut self) {
-        let is_start = |entry: &Entry| matches!(entry, Entry::Item(item) if item.is_start());
-        let start = self.entries.iter().position(is_start);
-        let upto = start.unwrap_or(self.entries.len());
-        let gone: Vec<bool> = (0..self.entries.len()).map(|at| at < upto).collect();
-        self.replace(&gone, Why::Away);
-        // Where none begins yet, what comes may still be of that batch.
-        self.broken = start.is_none();
+        let entries = std::mem::take(&mut self.entries);
+        self.bytes = 0;
+        self.runs = Some(HashSet::new());
+        self.broken = true;
+        self.begun = false;
+        for entry in entries {
+            match entry {
+                // Of its number nothing but whether it is the first of its run matters here.
+                Entry::Item(item) => {
+                    let before = Amount { messages: item.seq, samples: None };
+                    self.push(&Numbered { item, before, opened: None });
+                }
+                Entry::Lost(lost) => self.add_lost(lost),
+                entry => self.add(entry),
+            }
+        }
     }
 
     /// What of the entries is lost with the queue.
@@ -434,10 +513,16 @@ mod tests {
         })
     }
 
+    fn at_start(item: Arc<Item>) -> Numbered {
+        let before = Amount { messages: item.seq, samples: None };
+        Numbered { item, before, opened: None }
+    }
+
     fn filled(limit: usize, kinds: &str) -> Queue {
         let mut queue = Queue::new(limit, false);
+        queue.begun = true;
         for (seq, kind) in (0..).zip(kinds.chars()) {
-            queue.push(&item(kind, seq), Amount::default());
+            queue.push(&at_start(item(kind, seq)));
         }
         queue
     }
@@ -467,6 +552,84 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_begins_with_what_opens_a_batch_whatever_is_dropped() {
+        let mut queue = filled(3_500, "mdrrmdr");
+        queue.begun = false;
+        queue.shrink();
+        assert_eq!(told(&mut queue), "0 -1..6");
+        let mut queue = filled(7_000, "mdrrmdrrh");
+        queue.begun = false;
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "0 -1..3 4 5 6 7 8");
+    }
+
+    #[test]
+    fn what_comes_last_together_stays_for_who_has_taken_all_before() {
+        let all = |kinds: &str| {
+            (0..).zip(kinds.chars()).map(|(seq, kind)| at_start(item(kind, seq))).collect::<Vec<_>>()
+        };
+        let mut queue = Queue::new(1_500, false);
+        queue.extend(&all("mdrrr"));
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "0 1 2 3 4");
+        // Of what came before it, nothing stays.
+        queue.extend(&all("mdrrr"));
+        queue.extend(&all("mdrrrmdr")[5..]);
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "-0..4 5 6 7");
+    }
+
+    #[test]
+    fn a_late_reader_of_an_idle_run_begins_with_the_last_batch_and_hears_that_it_lives() {
+        let amount = |messages, samples| Amount { messages, samples: Some(samples) };
+        let opened = Some((item('m', 4), amount(4, 20)));
+        let mut queue = Queue::new(1 << 20, true);
+        queue.push(&Numbered { item: item('r', 5), before: amount(5, 20), opened: None });
+        queue.push(&Numbered { item: item('h', 7), before: amount(7, 30), opened });
+        queue.push(&Numbered { item: item('h', 8), before: amount(8, 30), opened: None });
+        let lost = queue.entries.iter().find_map(|entry| match entry {
+            Entry::Lost(lost) => Some((lost.why, lost.samples)),
+            _ => None,
+        });
+        assert_eq!(lost, Some((Why::Away, Some(10))));
+        assert_eq!(told(&mut queue), "missed 4 4 -5..6 7 8");
+    }
+
+    #[test]
+    fn one_that_stands_alone_can_be_the_first_and_is_dropped_alone() {
+        let whole = |seq| {
+            let mut whole = Arc::into_inner(item('h', seq)).expect("mine alone");
+            (whole.class, whole.samples) = (Class::Whole, Some(10));
+            at_start(Arc::new(whole))
+        };
+        let mut queue = Queue::new(2_500, true);
+        (3..7).for_each(|seq| queue.push(&whole(seq)));
+        assert!(queue.shrink());
+        assert_eq!(told(&mut queue), "missed 3 -3..4 5 6");
+    }
+
+    #[test]
+    fn after_a_break_each_run_goes_on_with_a_batch_of_its_own() {
+        let of = |run, kind, seq| at_start(item_of(run, kind, seq));
+        let mut queue = Queue::new(1 << 20, false);
+        [("a", 'm', 0), ("b", 'm', 0)].iter().for_each(|(run, kind, seq)| queue.push(&of(run, *kind, *seq)));
+        (queue.pop(), queue.pop());
+        queue.resume();
+        for (run, kind, seq) in [("a", 'r', 1), ("a", 'm', 2), ("b", 'r', 1), ("a", 'r', 3), ("b", 'm', 2)] {
+            queue.push(&of(run, kind, seq));
+        }
+        let mut got = Vec::new();
+        while let Some(entry) = queue.pop() {
+            got.push(match entry {
+                Entry::Item(item) => format!("{}{}", item.run, item.seq),
+                Entry::Lost(lost) => format!("-{}{}", lost.run, lost.first_seq),
+                Entry::Missed { .. } => "missed".to_string(),
+            });
+        }
+        assert_eq!(got, ["-a1", "a2", "-b1", "a3", "b2"]);
+    }
+
+    #[test]
     fn what_stands_between_batches_stays_and_heartbeats_go() {
         let mut queue = filled(3_000, "mdrhlmdre");
         assert!(queue.shrink());
@@ -493,21 +656,21 @@ mod tests {
         let mut queue = filled(2_500, "mdrl");
         queue.pop();
         for seq in 4..20 {
-            queue.push(&item('l', seq), Amount::default());
+            queue.push(&at_start(item('l', seq)));
         }
         assert!(!queue.shrink());
         let (mut tally, mut all) = (Tally::default(), Amount::default());
         queue.overflow(&mut tally, &mut all);
         assert!(queue.shrink());
         for (seq, kind) in (20..).zip("drmdr".chars()) {
-            queue.push(&item(kind, seq), Amount::default());
+            queue.push(&at_start(item(kind, seq)));
         }
         assert_eq!(told(&mut queue), "-1..19 -20..21 22 23 24");
         let mut queue = filled(500, "m");
         for run in 0..20 {
             let mut end = Arc::into_inner(item('e', 0)).expect("mine alone");
             end.run = run.to_string().into();
-            queue.push(&Arc::new(end), Amount::default());
+            queue.push(&at_start(Arc::new(end)));
         }
         queue.overflow(&mut tally, &mut all);
         assert_eq!((queue.bytes <= 250, all.messages + queue.entries.len() as u64), (true, 21));
@@ -526,7 +689,7 @@ mod tests {
         let mut queue = Queue::new(1 << 20, true);
         let before = Amount { messages: 4, samples: Some(20) };
         for (seq, kind) in (2..).zip("rrmdr".chars()) {
-            queue.push(&item(kind, seq), before);
+            queue.push(&Numbered { item: item(kind, seq), before, opened: None });
         }
         assert_eq!(told(&mut queue), "missed 4 4 5 6");
     }
@@ -537,9 +700,10 @@ mod tests {
         let before = Amount { messages: 2, samples: Some(20) };
         // One begins again at 2, the other is in the middle of a batch, a third begins.
         for (run, kind, seq) in [("a", 'm', 2), ("b", 'h', 2), ("a", 'r', 3), ("b", 'm', 3), ("b", 'r', 4)] {
-            queue.push(&item_of(run, kind, seq), Amount { messages: seq, ..before });
+            let before = Amount { messages: seq, ..before };
+            queue.push(&Numbered { item: item_of(run, kind, seq), before, opened: None });
         }
-        queue.push(&item_of("c", 'm', 0), Amount::default());
+        queue.push(&at_start(item_of("c", 'm', 0)));
         let (mut tally, mut all) = (Tally::default(), Amount::default());
         let mut got = Vec::new();
         while let Some(entry) = queue.pop() {
@@ -567,7 +731,7 @@ mod tests {
         queue.pop();
         queue.resume();
         for (seq, kind) in (3..).zip("rlmde".chars()) {
-            queue.push(&item(kind, seq), Amount::default());
+            queue.push(&at_start(item(kind, seq)));
         }
         assert_eq!(told(&mut queue), "-1..4 5 6 7");
     }
@@ -576,7 +740,7 @@ mod tests {
     fn losses_in_a_row_for_two_reasons_stay_two() {
         let mut queue = filled(1, "mdr");
         queue.shrink();
-        queue.push(&item('r', 3), Amount::default());
+        queue.push(&at_start(item('r', 3)));
         queue.resume();
         let mut tally = Tally::default();
         assert_eq!(queue.entries.len(), 2);
@@ -587,7 +751,7 @@ mod tests {
     }
 
     fn add(queue: &mut Queue, item: Arc<Item>) {
-        queue.push(&item, Amount::default());
+        queue.push(&at_start(item));
     }
 
     #[test]

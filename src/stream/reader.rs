@@ -3,27 +3,29 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::stream::limit::Limit;
-use crate::stream::peer::{Gone, Wire};
-use crate::stream::queue::{Amount, Entry, Item, Lost, Queue, Tally, Totals};
+use crate::stream::peer::{Gone, Heard, Wire};
+use crate::stream::queue::{Amount, Entry, Item, Lost, Numbered, Queue, Tally, Totals};
+use crate::stream::sinks::Undelivered;
 
 /// Answers to a reader that may wait: more are asked for than taken.
 const REPLIES: usize = 64;
 
+/// How long it takes to hear that one has gone to whom something was sent.
+const MOMENT: Duration = Duration::from_millis(100);
+
 /// What is said to a reader that the maker of the messages has to word.
 pub trait Wording: Send + Sync {
-    /// The message that tells of a loss; its number is that of the last message that is lost.
+    /// The message that tells of a loss; its number is that of the last message that is lost. Empty where the
+    /// reader finds out by itself.
     fn loss(&self, lost: &Lost) -> Vec<u8>;
 
     /// A message as this reader has to see it, who did not get all; `None` where it stays as it is.
     fn amended(&self, item: &Item, totals: &Totals) -> Option<Vec<u8>>;
 }
-
-/// A message, and what of its run came before it.
-pub(super) type Numbered = (Arc<Item>, Amount);
 
 pub(super) struct Reader {
     pub name: String,
@@ -47,7 +49,14 @@ struct State {
     is_connected: bool,
     /// The connection is of no use any more.
     hung_up: Option<HangUp>,
+    /// The other end says nothing more; it may have gone.
+    is_quiet: bool,
     is_doubtful: bool,
+    /// All up to the end was handed over.
+    is_whole: bool,
+    is_cut_off: bool,
+    /// When it took the first message.
+    took: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,6 +74,8 @@ pub(super) enum Ended {
     Whole,
     Broken(io::Error),
     HungUp(HangUp),
+    /// The system has no descriptor or no thread to serve it with.
+    NoThread(io::Error),
 }
 
 /// Why a connection is of no use any more.
@@ -97,7 +108,11 @@ impl Reader {
             waits_since: Instant::now(),
             is_connected: false,
             hung_up: None,
+            is_quiet: false,
             is_doubtful: false,
+            is_whole: false,
+            is_cut_off: false,
+            took: None,
         };
         Reader { name, is_named, state: Mutex::new(state), changed: Condvar::new(), moved: AtomicU64::new(0) }
     }
@@ -110,6 +125,11 @@ impl Reader {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// Whether an argument named it.
+    pub fn is_named(&self) -> bool {
+        self.is_named
+    }
+
     pub fn is_done(&self) -> bool {
         self.lock().phase == Phase::Done
     }
@@ -118,19 +138,58 @@ impl Reader {
         self.lock().is_connected
     }
 
+    /// Whether the other end says nothing more: it may have gone.
+    pub fn is_quiet(&self) -> bool {
+        self.lock().is_quiet
+    }
+
+    /// Whether it is there to stay: it has taken something a moment ago, in which one that has gone is found out.
+    pub fn stays(&self) -> bool {
+        let state = self.lock();
+        let took = state.took.is_some_and(|took| took.elapsed() >= MOMENT);
+        state.phase != Phase::Done && state.hung_up.is_none() && state.is_connected && took
+    }
+
     /// Bytes that it took so far.
     pub fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection broke when all was on its way.
-    pub fn is_doubtful(&self) -> bool {
+    /// Whether it had all up to the end.
+    pub fn has_all(&self) -> bool {
+        let state = self.lock();
+        state.is_whole && state.queue.has_begun() && !state.is_doubtful
+    }
+
+    fn is_whole(&self) -> bool {
+        self.lock().is_whole
+    }
+
+    /// Notes that it is cut off; whether that is new.
+    pub fn cut_off(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_cut_off, true)
+    }
+
+    /// Whether the connection broke when it may not have had all that was handed over.
+    fn is_doubtful(&self) -> bool {
         self.lock().is_doubtful
     }
 
     /// What it did not get, as far as it is known.
     pub fn lost(&self) -> Amount {
         self.lock().lost
+    }
+
+    /// What is missing to it, if something is.
+    pub fn lacks(&self) -> Option<Undelivered> {
+        let Amount { messages, samples } = self.lost();
+        let samples = samples.map_or(String::new(), |samples| format!(" with {samples} samples"));
+        let what = match messages {
+            0 if !self.is_doubtful() && (self.is_whole() || self.moved() == 0) => return None,
+            0 => "the connection broke: not all may have got there".to_string(),
+            _ => format!("{messages} messages{samples} did not get there"),
+        };
+        Some(Undelivered { name: self.name.clone(), what })
     }
 
     /// Messages that wait for it.
@@ -146,7 +205,7 @@ impl Reader {
     /// The same, once there is room: a batch that is larger than the queue comes into an empty one. If
     /// nothing goes for `stall`, or the limit is over, they are dropped all the same.
     pub fn push_waiting(&self, items: &[Numbered], stall: Duration, limit: &Limit) {
-        let bytes = items.iter().map(|(item, _)| item.text.len()).sum();
+        let bytes = items.iter().map(|numbered| numbered.item.text.len()).sum();
         let mut state = self.lock();
         let mut moved = (self.moved(), Instant::now());
         let mut is_stalled = false;
@@ -167,9 +226,7 @@ impl Reader {
         if !state.queue.has_messages() {
             state.waits_since = Instant::now();
         }
-        for (item, before) in items {
-            state.queue.push(item, *before);
-        }
+        state.queue.extend(items);
         if may_drop && !state.queue.shrink() {
             if self.is_named {
                 let State { queue, tally, lost, .. } = &mut *state;
@@ -188,6 +245,15 @@ impl Reader {
             state.replies.push_back(bytes.to_vec());
             self.changed.notify_all();
         }
+    }
+
+    /// Takes note of what is heard of the other end.
+    pub fn heard(&self, heard: Heard) {
+        match heard {
+            Heard::NothingMore => self.lock().is_quiet = true,
+            Heard::Gone(gone) => self.hang_up(HangUp::Gone(gone)),
+        }
+        self.changed.notify_all();
     }
 
     /// The connection is of no use any more.
@@ -218,11 +284,13 @@ impl Reader {
         self.changed.notify_all();
     }
 
-    /// Its connection broke: what is left of the batch in which it did is lost.
+    /// Its connection broke: what is left of the batch in which it did is lost. Of what was handed over before,
+    /// some may never have arrived.
     pub fn resume(&self) {
         let mut state = self.lock();
         state.replies.clear();
         state.queue.resume();
+        state.is_doubtful |= self.moved() > 0;
     }
 
     /// Waits until it has all, and nothing goes for `stall` at the longest, or the limit is over; whether it has.
@@ -265,6 +333,7 @@ impl Reader {
         state.is_connected = false;
         if matches!(ended, Ended::Whole) {
             state.phase = Phase::Done;
+            state.is_whole = true;
         }
         self.changed.notify_all();
         ended
@@ -274,6 +343,7 @@ impl Reader {
     pub fn connected(&self) {
         let mut state = self.lock();
         state.is_connected = true;
+        state.is_quiet = false;
         state.hung_up = None;
     }
 
@@ -283,21 +353,34 @@ impl Reader {
         };
         loop {
             let Some((entry, text)) = self.next(wording) else {
-                if let Some(why) = self.lock().hung_up {
+                let (hung_up, has_all, is_quiet) = {
+                    let state = self.lock();
+                    let has_all = state.phase == Phase::Ending && !state.queue.has_messages();
+                    (state.hung_up, has_all, state.is_quiet)
+                };
+                if let Some(why) = hung_up.filter(|why| !has_all || *why == HangUp::Full) {
+                    if why == HangUp::Gone(Gone::Talks) {
+                        wire.cut_off("this is a stream to be read");
+                    }
                     return Ended::HungUp(why);
                 }
-                let ended = wire.end();
+                let ended = wire.end(is_quiet);
                 let mut state = self.lock();
                 // Who has read all closes the connection, and who leaves before breaks it.
-                state.is_doubtful = ended.is_err() || state.hung_up == Some(HangUp::Gone(Gone::Broke));
+                state.is_doubtful |= match state.hung_up {
+                    None => ended.is_err(),
+                    Some(HangUp::Gone(Gone::Left)) => false,
+                    Some(_) => true,
+                };
                 return Ended::Whole;
             };
             let written = match &entry {
                 // An answer is whole as it is.
                 None => wire.bytes(&text, moved),
                 Some(Entry::Missed { .. }) => Ok(()),
-                Some(Entry::Item(item)) if text.is_empty() => wire.line(&item.text, moved),
-                Some(_) => wire.line(&text, moved),
+                Some(Entry::Item(item)) if text.is_empty() => wire.message(&item.text, moved),
+                Some(Entry::Lost(_)) if text.is_empty() => Ok(()),
+                Some(_) => wire.message(&text, moved),
             };
             let mut state = self.lock();
             match (written, entry) {
@@ -306,6 +389,7 @@ impl Reader {
                     let State { tally, lost, .. } = &mut *state;
                     tally.note(&entry, lost);
                     state.waits_since = Instant::now();
+                    state.took.get_or_insert_with(Instant::now);
                     self.changed.notify_all();
                 }
                 (Err(error), entry) => {
@@ -395,7 +479,9 @@ mod tests {
             span_us: None,
             text: vec![b' '; 1000].into(),
         };
-        numbers.map(|seq| (Arc::new(message(seq)), Amount::default())).collect()
+        let numbered =
+            |seq| Numbered { item: Arc::new(message(seq)), before: Amount::default(), opened: None };
+        numbers.map(numbered).collect()
     }
 
     fn reader(limit: usize) -> Arc<Reader> {

@@ -4,18 +4,22 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::stream::address::SocketAddress;
+use crate::stream::door::{Door, Refusal};
 use crate::stream::limit::Limit;
-use crate::stream::peer::{Bound, Gone, Network, Notice, Peer, Wire};
-use crate::stream::queue::{Amount, Class, Item};
-use crate::stream::reader::{Ended, HangUp, Numbered, Reader, Wording};
-use crate::stream::socket::Socket;
+use crate::stream::peer::{Gone, Network, Notice, Peer, Wire};
+use crate::stream::queue::{Amount, Class, Item, Numbered};
+use crate::stream::reader::{Ended, HangUp, Reader, Wording};
 
 /// Pauses between two attempts to connect: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// How often it is looked whether somebody takes the first messages.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What happens when a reader's queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,11 @@ pub struct SinkOptions {
     pub stall: Duration,
     /// Readers at a time.
     pub readers: usize,
+    /// Readers that have to be there, and to stay, before anything is theirs; with none, the stream begins at once
+    /// and is nobody's in particular.
+    pub wait: usize,
+    /// Whether messages are bytes, and not lines of text.
+    pub is_binary: bool,
     /// Once it is over, no reader is waited for.
     pub limit: Limit,
 }
@@ -50,6 +59,19 @@ pub struct Sinks {
     named: Vec<Arc<Reader>>,
     /// Whether others may come.
     listens: bool,
+    doors: Vec<Arc<Door>>,
+    /// What was sent, as long as those who have it may be nobody who reads: `None` once one has stayed.
+    opening: Option<Opening>,
+}
+
+/// The first messages, kept for readers to come while those who came have left at once, as one does that only
+/// asks whether somebody listens.
+#[derive(Default)]
+struct Opening {
+    items: Vec<Numbered>,
+    bytes: usize,
+    /// Who came, and how many of the messages each was given.
+    given: Vec<(Arc<Reader>, usize)>,
 }
 
 struct Hub {
@@ -62,60 +84,78 @@ struct Hub {
 #[derive(Default)]
 struct State {
     readers: Vec<Arc<Reader>>,
-    /// Who is still being greeted.
-    guests: usize,
-    /// The runs that go on, and what of them came so far.
-    runs: HashMap<Arc<str>, Amount>,
+    /// The runs that go on.
+    runs: HashMap<Arc<str>, Sent>,
+    /// Whether one who comes is late.
+    has_begun: bool,
     is_over: bool,
     served: u64,
+    /// Who took nothing for too long, or lets too much wait.
     cut_off: u64,
 }
 
-/// What a reader whom an argument named did not get.
+/// What of a run was sent.
+#[derive(Default)]
+struct Sent {
+    amount: Amount,
+    /// The message that opened the last batch, and what came before it.
+    opened: Option<(Arc<Item>, Amount)>,
+}
+
+/// Something that was asked for and is not where it was to be.
 #[derive(Clone, Debug)]
 pub struct Undelivered {
-    /// Its name.
+    /// Whom it was for.
     pub name: String,
-    /// How much of it is known.
-    pub amount: Amount,
+    /// What is missing.
+    pub what: String,
 }
 
 impl Sinks {
     /// Sinks for nobody yet.
     pub fn new(options: SinkOptions, wording: Arc<dyn Wording>) -> Self {
+        let opening = Some(Opening::default());
         let hub = Hub { options, wording, state: Mutex::default(), arrived: Condvar::new() };
-        Sinks { hub: Arc::new(hub), named: Vec::new(), listens: false }
+        Sinks { hub: Arc::new(hub), named: Vec::new(), listens: false, doors: Vec::new(), opening }
     }
 
     /// Adds an address: binds it for any number of readers, or begins to connect to it.
     ///
     /// # Errors
     ///
-    /// An address that cannot be bound, or needs a token.
+    /// An address that cannot be bound, or needs a token; no thread to serve it on.
     pub fn open(&mut self, address: &SocketAddress) -> Result<()> {
         let hub = Arc::clone(&self.hub);
         if address.listens {
-            let bound = hub.options.network.bind(address)?;
+            let network = &hub.options.network;
+            let door = Door::new(network.bind(address)?, network.clone());
+            let known = Arc::clone(&door);
+            door.open(move |peer, from| hub.serve(&known, peer, from))?;
             self.listens = true;
-            std::thread::spawn(move || hub.let_in(bound));
+            self.doors.push(door);
         } else {
             let reader = self.name(address.to_string());
             let address = address.clone();
-            std::thread::spawn(move || hub.keep_connected(&address, &reader));
+            thread::Builder::new().spawn(move || hub.keep_connected(&address, &reader))?;
         }
         Ok(())
     }
 
     /// Adds somebody who reads from a pipe.
-    pub fn pipe(&mut self, name: &str, pipe: Box<dyn Write + Send>) {
+    ///
+    /// # Errors
+    ///
+    /// No thread to serve it on.
+    pub fn pipe(&mut self, name: &str, pipe: Box<dyn Write + Send>) -> Result<()> {
         let reader = self.name(name.to_string());
         let hub = Arc::clone(&self.hub);
         reader.connected();
-        std::thread::spawn(move || {
+        thread::Builder::new().spawn(move || {
             // What is wrong with it, the one who writes is told.
             reader.serve(&mut Wire::of_pipe(pipe), &*hub.wording);
             reader.give_up();
-        });
+        })?;
+        Ok(())
     }
 
     fn name(&mut self, name: String) -> Arc<Reader> {
@@ -125,46 +165,108 @@ impl Sinks {
         reader
     }
 
-    /// Waits for so many readers, and for those who have an address up to the time of a stall.
+    /// Waits for as many readers as there have to be, and for those who have an address up to the time of a stall.
     ///
     /// # Errors
     ///
-    /// An address that nobody answers at.
-    pub fn wait_for_readers(&self, count: usize) -> Result<()> {
+    /// An address that nobody answers at, and a time limit that is over.
+    pub fn wait_for_readers(&self) -> Result<()> {
+        let Hub { options, .. } = &*self.hub;
+        if options.wait == 0 || self.opening.is_none() {
+            return Ok(());
+        }
         let begun = Instant::now();
         let mut state = self.hub.lock();
         loop {
             let absent = self.named.iter().find(|reader| !reader.is_connected());
             let connected = state.readers.iter().filter(|reader| reader.is_connected()).count();
-            if absent.is_none() && (connected >= count || !self.listens) {
+            if absent.is_none() && (connected >= options.wait || !self.listens) {
                 return Ok(());
             }
             if let Some(absent) = absent
-                && begun.elapsed() >= self.hub.options.stall
+                && begun.elapsed() >= options.stall
             {
                 let fault = format!("nobody answers at {}", absent.name);
                 return Err(Error::from(io::Error::new(io::ErrorKind::TimedOut, fault)));
             }
-            let wait = Duration::from_millis(100);
-            state = self.hub.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            if options.limit.is_over() {
+                let fault = "asked to end before there was a reader";
+                return Err(Error::from(io::Error::new(io::ErrorKind::TimedOut, fault)));
+            }
+            state = self.hub.wait_for_more(state);
         }
     }
 
     /// Hands messages on to every reader. A batch has to come in one piece, from the message that opens it
-    /// to its last, and messages in the order of their numbers.
-    pub fn send(&mut self, items: Vec<Item>) {
-        let Hub { options, .. } = &*self.hub;
+    /// to its last, and messages in the order of their numbers. The first messages wait for as many readers as
+    /// there have to be, and are kept for others as long as those leave.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Sinks::wait_for_readers`].
+    pub fn send(&mut self, items: Vec<Item>) -> Result<()> {
         let mut state = self.hub.lock();
         let items: Vec<Numbered> = items.into_iter().map(|item| state.numbered(item)).collect();
-        state.readers.retain(|reader| !reader.is_done());
-        let readers = state.readers.clone();
-        // One who comes from here on comes behind these messages, and nobody waits for it.
+        let Some(opening) = &mut self.opening else {
+            state.readers.retain(|reader| !reader.is_done());
+            let readers = state.readers.clone();
+            // One who comes from here on comes behind these messages, and nobody waits for it.
+            drop(state);
+            readers.iter().for_each(|reader| self.hub.push(reader, &items));
+            return Ok(());
+        };
         drop(state);
-        for reader in &readers {
-            match options.policy {
-                DropPolicy::Oldest => reader.push(&items),
-                DropPolicy::Block => reader.push_waiting(&items, options.stall, &options.limit),
+        opening.bytes += items.iter().map(|numbered| numbered.item.text.len()).sum::<usize>();
+        opening.items.extend(items);
+        loop {
+            self.wait_for_readers()?;
+            // No more is kept than may wait for a reader.
+            let is_full = |opening: &Opening| opening.bytes >= self.hub.options.buffer;
+            let is_full = self.opening.as_ref().is_some_and(is_full);
+            if !self.is_kept() || !is_full {
+                return Ok(());
             }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Gives those who are there what they have not got of the first messages; whether these are kept for others.
+    fn is_kept(&mut self) -> bool {
+        let Some(opening) = &mut self.opening else { return false };
+        loop {
+            let mut state = self.hub.lock();
+            state.readers.retain(|reader| !reader.is_done());
+            let lacking: Vec<_> =
+                state.readers.iter().filter(|reader| opening.lacks(reader)).cloned().collect();
+            if lacking.is_empty() {
+                let stay = |reader: &&Arc<Reader>| reader.is_named() || reader.stays();
+                let is_enough = state.readers.iter().filter(stay).count() >= self.hub.options.wait;
+                if !self.listens || is_enough {
+                    state.has_begun = true;
+                    self.opening = None;
+                    return false;
+                }
+                return true;
+            }
+            drop(state);
+            lacking.iter().for_each(|reader| opening.give(reader, &self.hub));
+        }
+    }
+
+    /// Ends the stream for those who are there, until one of them has all, or is there to stay.
+    fn end_opening(&mut self) {
+        while self.is_kept()
+            && let Some(opening) = &self.opening
+        {
+            opening.given.iter().for_each(|(reader, _)| reader.end());
+            if opening.given.iter().any(|(reader, _)| reader.has_all()) {
+                return;
+            }
+            let is_anybody_there = opening.given.iter().any(|(reader, _)| !reader.is_done());
+            if !is_anybody_there && self.wait_for_readers().is_err() {
+                return;
+            }
+            thread::sleep(LOOK);
         }
     }
 
@@ -174,46 +276,104 @@ impl Sinks {
     }
 
     /// Ends the stream: hands over what waits, to each reader as long as it takes something now and then.
-    /// Returns what those did not get whom an argument named.
-    pub fn finish(self) -> Vec<Undelivered> {
+    /// Returns what is missing: what those did not get whom an argument named, who was cut off although the stream
+    /// waits for its readers, and that there was no reader who got all.
+    pub fn finish(mut self) -> Vec<Undelivered> {
+        if self.hub.options.wait > 0 {
+            self.end_opening();
+        }
         let Hub { options, .. } = &*self.hub;
-        let readers = {
+        let mut readers = {
             let mut state = self.hub.lock();
             state.is_over = true;
             state.readers.clone()
         };
+        readers.extend(
+            self.opening.iter().flat_map(|opening| &opening.given).map(|(reader, _)| Arc::clone(reader)),
+        );
+        self.doors.iter().for_each(|door| door.close());
         readers.iter().for_each(|reader| reader.end());
         for reader in &readers {
             if !reader.drained(options.stall, &options.limit) {
                 let waiting = reader.waiting();
                 reader.give_up();
-                self.hub.trouble(&reader.name, &format!("{waiting} messages could not be delivered"));
+                self.hub.lock().cut_off += u64::from(!reader.is_named() && reader.cut_off());
+                if waiting > 0 {
+                    self.hub.trouble(&reader.name, &format!("{waiting} messages could not be delivered"));
+                }
             }
         }
-        let state = self.hub.lock();
-        if state.cut_off > 0 {
-            let what = format!("{} of {} readers were cut off", state.cut_off, state.served);
-            self.hub.trouble("readers", &what);
+        let mut lacking: Vec<Undelivered> = self.named.iter().filter_map(|reader| reader.lacks()).collect();
+        let (cut_off, served) = {
+            let state = self.hub.lock();
+            (state.cut_off, state.served)
+        };
+        if cut_off > 0 {
+            let what = format!("{cut_off} of {served} readers were cut off");
+            match options.policy {
+                DropPolicy::Oldest => self.hub.trouble("readers", &what),
+                DropPolicy::Block => lacking.push(Undelivered { name: "readers".to_string(), what }),
+            }
         }
-        drop(state);
-        let lacking = self.named.iter().filter(|reader| reader.lost().messages > 0 || reader.is_doubtful());
-        lacking.map(|reader| Undelivered { name: reader.name.clone(), amount: reader.lost() }).collect()
+        if self.listens
+            && options.wait > 0
+            && lacking.is_empty()
+            && !readers.iter().any(|reader| reader.has_all())
+        {
+            let what = format!("none of {served} that came has got all");
+            lacking.push(Undelivered { name: "readers".to_string(), what });
+        }
+        lacking
+    }
+}
+
+impl Opening {
+    fn lacks(&self, reader: &Arc<Reader>) -> bool {
+        let given = self.given.iter().find(|(other, _)| Arc::ptr_eq(other, reader));
+        given.is_none_or(|(_, given)| *given < self.items.len())
+    }
+
+    fn give(&mut self, reader: &Arc<Reader>, hub: &Hub) {
+        let at = self.given.iter().position(|(other, _)| Arc::ptr_eq(other, reader));
+        let at = at.unwrap_or_else(|| {
+            // Who has gone without all of it does not come again.
+            self.given.retain(|(other, _)| !other.is_done() || other.has_all());
+            self.given.push((Arc::clone(reader), 0));
+            self.given.len() - 1
+        });
+        let given = std::mem::replace(&mut self.given[at].1, self.items.len());
+        hub.push(reader, &self.items[given..]);
     }
 }
 
 impl State {
     /// Notes a message as sent, and tells what of its run came before it.
     fn numbered(&mut self, item: Item) -> Numbered {
+        let item = Arc::new(item);
         let sent = self.runs.entry(Arc::clone(&item.run)).or_default();
-        sent.messages = item.seq;
-        let before = *sent;
+        sent.amount.messages = item.seq;
+        let before = sent.amount;
+        let opened = sent.opened.clone().filter(|_| item.class == Class::Pulse);
         if let Some(samples) = item.samples {
-            sent.samples = Some(before.samples.unwrap_or(0) + samples);
+            sent.amount.samples = Some(before.samples.unwrap_or(0) + samples);
         }
-        if item.class == Class::Ends {
-            self.runs.remove(&item.run);
+        match item.class {
+            Class::Opens => sent.opened = Some((Arc::clone(&item), before)),
+            Class::Ends => drop(self.runs.remove(&item.run)),
+            _ => {}
         }
-        (Arc::new(item), before)
+        Numbered { item, before, opened }
+    }
+
+    /// Makes room for one more, if there is: those that say nothing more may have gone, and hold no place of
+    /// another.
+    fn has_room(&mut self, readers: usize) -> bool {
+        self.readers.retain(|reader| !reader.is_done());
+        let (quiet, others): (Vec<_>, Vec<_>) = self.readers.iter().partition(|reader| reader.is_quiet());
+        if quiet.len() >= readers {
+            quiet[0].hang_up(HangUp::Gone(Gone::Left));
+        }
+        others.len() < readers
     }
 }
 
@@ -226,90 +386,72 @@ impl Hub {
         (self.options.network.notice)(Notice::Trouble(name, what));
     }
 
-    /// Lets readers in, as many as may be there at a time.
-    fn let_in(self: Arc<Self>, bound: Bound) {
-        let bound = Arc::new(bound);
-        loop {
-            let (socket, from) = match bound.accept() {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Mostly too many open files; it passes.
-                    self.trouble(&bound.name(), &format!("nobody could be let in: {error}"));
-                    std::thread::sleep(Duration::from_millis(500));
-                    continue;
-                }
-            };
-            {
-                let mut state = self.lock();
-                if state.is_over {
-                    return;
-                }
-                state.readers.retain(|reader| !reader.is_done());
-                if state.readers.len() + state.guests >= self.options.readers {
-                    drop(state);
-                    self.trouble(&bound.name(), &format!("{from} is not let in: enough readers are there"));
-                    continue;
-                }
-                state.guests += 1;
-            }
-            let (hub, bound) = (Arc::clone(&self), Arc::clone(&bound));
-            std::thread::spawn(move || hub.serve(&bound, socket, &from));
+    fn push(&self, reader: &Reader, items: &[Numbered]) {
+        match self.options.policy {
+            DropPolicy::Oldest => reader.push(items),
+            DropPolicy::Block => reader.push_waiting(items, self.options.stall, &self.options.limit),
         }
     }
 
-    /// Greets a reader, and serves it.
-    fn serve(&self, bound: &Bound, socket: Socket, from: &str) {
-        let name = bound.name();
-        let greeted = bound.greet(socket);
-        let reader = {
-            let mut state = self.lock();
-            state.guests -= 1;
-            if state.is_over || greeted.is_err() {
-                None
-            } else {
-                let is_late = !state.runs.is_empty();
-                let reader = Arc::new(Reader::guest(name.clone(), self.options.buffer, is_late));
-                reader.connected();
-                state.readers.push(Arc::clone(&reader));
-                state.served += 1;
-                self.arrived.notify_all();
-                Some(reader)
-            }
-        };
-        let peer = match greeted {
-            Ok(peer) => peer,
-            Err(error) => return self.trouble(&name, &format!("{from} is not let in: {error}")),
-        };
-        let Some(reader) = reader else { return };
+    fn wait_for_more<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let wait = Duration::from_millis(50);
+        self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Serves a reader who came by itself, if there is room.
+    fn serve(&self, door: &Door, peer: Peer, from: &str) {
+        let name = door.name();
+        let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
+        if !state.has_room(self.options.readers) {
+            drop(state);
+            door.refused(Refusal::Full, &format!("{from} is not let in: enough readers are there"));
+            return peer.turn_away();
+        }
+        let reader = Arc::new(Reader::guest(name.to_string(), self.options.buffer, state.has_begun));
+        reader.connected();
+        state.readers.push(Arc::clone(&reader));
+        state.served += 1;
+        drop(state);
+        self.arrived.notify_all();
         let ended = self.attend(&reader, peer);
-        let waiting = reader.waiting();
-        reader.give_up();
-        let lost = reader.lost();
-        let stall = self.options.stall;
-        let why = match ended {
-            Ended::Whole => {
-                if lost.messages > 0 {
-                    self.trouble(&name, &format!("{from} did not get {} messages", lost.messages));
-                }
-                return;
+        let (waiting, stall) = (reader.waiting(), self.options.stall);
+        let (why, is_cut_off) = match ended {
+            Ended::Broken(error) if is_stall(&error) => (format!("took nothing for {stall:?}"), true),
+            Ended::HungUp(HangUp::Full) => ("lets too much wait that cannot be dropped".to_string(), true),
+            Ended::HungUp(HangUp::Gone(Gone::Talks)) => ("says too much".to_string(), false),
+            ended => {
+                reader.give_up();
+                return match ended {
+                    Ended::NoThread(error) => {
+                        door.refused(Refusal::System, &format!("{from} is not let in: {error}"));
+                    }
+                    Ended::Whole if reader.lost().messages > 0 => {
+                        self.trouble(
+                            name,
+                            &format!("{from} did not get {} messages", reader.lost().messages),
+                        );
+                    }
+                    // It went.
+                    _ => {}
+                };
             }
-            Ended::Broken(error) if is_stall(&error) => format!("took nothing for {stall:?}"),
-            Ended::HungUp(HangUp::Gone(Gone::Talks)) => "says too much".to_string(),
-            Ended::HungUp(HangUp::Full) => "lets too much wait that cannot be dropped".to_string(),
-            // It went.
-            Ended::Broken(_) | Ended::HungUp(HangUp::Gone(_)) => return,
         };
-        self.lock().cut_off += 1;
-        self.trouble(&name, &format!("{from} {why} and was cut off, with {waiting} messages to go"));
+        // Counted before it is done with.
+        self.lock().cut_off += u64::from(is_cut_off && reader.cut_off());
+        reader.give_up();
+        self.trouble(name, &format!("{from} {why} and was cut off, with {waiting} messages to go"));
     }
 
     fn attend(&self, reader: &Arc<Reader>, peer: Peer) -> Ended {
-        let (to_reply, to_hang_up) = (Arc::clone(reader), Arc::clone(reader));
-        let gone = move |gone| to_hang_up.hang_up(HangUp::Gone(gone));
-        let wire = peer.wire(self.options.stall, move |bytes| to_reply.reply(bytes), gone);
-        match wire {
+        let (to_reply, to_hear) = (Arc::clone(reader), Arc::clone(reader));
+        let heard = move |heard| to_hear.heard(heard);
+        let SinkOptions { stall, is_binary, .. } = self.options;
+        match peer.wire(stall, is_binary, move |bytes| to_reply.reply(bytes), heard) {
             Ok(mut wire) => reader.serve(&mut wire, &*self.wording),
-            Err(error) => Ended::Broken(error),
+            Err(error) => Ended::NoThread(error),
         }
     }
 
@@ -333,7 +475,7 @@ impl Hub {
                         Ended::Broken(error) if is_stall(&error) => {
                             "it took nothing for too long".to_string()
                         }
-                        Ended::Broken(error) => error.to_string(),
+                        Ended::Broken(error) | Ended::NoThread(error) => error.to_string(),
                         Ended::HungUp(HangUp::Gone(Gone::Talks)) => "it says too much".to_string(),
                         Ended::HungUp(_) => "it hung up".to_string(),
                     };

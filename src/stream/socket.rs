@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 #[cfg(unix)]
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,6 +83,41 @@ impl Socket {
         either!(Socket, self, socket => socket.set_write_timeout(timeout))
     }
 
+    /// Waits until neither direction carries anything any more; whether the connection broke. One that only says
+    /// nothing more may still listen.
+    #[cfg(unix)]
+    pub fn wait_for_hang_up(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        loop {
+            let mut polled = [either!(Socket, self, socket => PollFd::new(socket, PollFlags::empty()))];
+            match poll(&mut polled, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) if polled[0].revents().is_empty() => {}
+                ended => return ended.is_err() || polled[0].revents().contains(PollFlags::ERR),
+            }
+        }
+    }
+
+    /// Where there is no means to wait for that: it has hung up.
+    #[cfg(not(unix))]
+    pub fn wait_for_hang_up(&self) -> bool {
+        false
+    }
+
+    /// Whether the connection has broken since this was last asked.
+    pub fn is_broken(&self) -> bool {
+        !matches!(either!(Socket, self, socket => socket.take_error()), Ok(None))
+    }
+
+    /// The first bytes that come, which stay to be read. Of a unix socket there are none to be seen.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => socket.peek(buffer),
+            #[cfg(unix)]
+            Socket::Unix(_) => Ok(0),
+        }
+    }
+
     /// Ends one direction or both; whether there was anything to end does not matter.
     pub fn shutdown(&self, how: Shutdown) {
         let _ = either!(Socket, self, socket => socket.shutdown(how));
@@ -119,14 +154,20 @@ impl Listener {
         match transport {
             Transport::Unix(path) => Listener::unix(path),
             Transport::Tcp(host) | Transport::Web(host, _) => {
-                Ok(Listener::Tcp(TcpListener::bind(host.resolve()?.as_slice())?))
+                let listener = TcpListener::bind(host.resolve()?.as_slice())?;
+                listener.set_nonblocking(cfg!(unix))?;
+                Ok(Listener::Tcp(listener))
             }
         }
     }
 
     #[cfg(unix)]
     fn unix(path: &Path) -> Result<Listener> {
-        PrivateListener::bind(path).map(Listener::Unix).map_err(|fault| match fault {
+        let listening = PrivateListener::bind(path).and_then(|private| {
+            private.listener.set_nonblocking(true)?;
+            Ok(Listener::Unix(private))
+        });
+        listening.map_err(|fault| match fault {
             BindFault::NoSocket => {
                 Error::usage(format!("{} is there already, and no socket", path.display()))
             }
@@ -143,18 +184,30 @@ impl Listener {
         Err(no_unix())
     }
 
-    /// The next who connects, and a name for it.
-    pub fn accept(&self) -> io::Result<(Socket, String)> {
-        match self {
+    /// The next who connects within this time, if anybody does, and a name for it.
+    pub fn accept(&self, within: Duration) -> io::Result<Option<(Socket, String)>> {
+        let accepted = match self {
             Listener::Tcp(listener) => {
-                let (socket, from) = listener.accept()?;
-                socket.set_nodelay(true)?;
-                Ok((Socket::Tcp(socket), from.to_string()))
+                wait_for_any(listener, within)?;
+                listener.accept().and_then(|(socket, from)| {
+                    socket.set_nonblocking(false)?;
+                    socket.set_nodelay(true)?;
+                    Ok((Socket::Tcp(socket), from.to_string()))
+                })
             }
             #[cfg(unix)]
             Listener::Unix(private) => {
-                Ok((Socket::Unix(private.listener.accept()?.0), "a reader".to_string()))
+                wait_for_any(&private.listener, within)?;
+                private.listener.accept().and_then(|(socket, _)| {
+                    socket.set_nonblocking(false)?;
+                    Ok((Socket::Unix(socket), "a reader".to_string()))
+                })
             }
+        };
+        match accepted {
+            Ok(accepted) => Ok(Some(accepted)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -172,10 +225,32 @@ impl Listener {
     }
 }
 
-/// Whether nobody is there who could answer. One who is busy or does not like us is there.
+/// Waits until somebody connects, or for this time.
 #[cfg(unix)]
-fn is_refused(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+fn wait_for_any(listener: &impl std::os::fd::AsFd, within: Duration) -> io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&within)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Accepting waits by itself.
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "it can fail elsewhere")]
+fn wait_for_any(_: &TcpListener, _: Duration) -> io::Result<()> {
+    Ok(())
+}
+
+/// Whether somebody listens at this socket. Asked by a datagram, which a listener for connections never sees:
+/// a connection would be a reader to it.
+#[cfg(unix)]
+fn is_living(path: &Path) -> bool {
+    let asked = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    !asked.is_err_and(|error| {
+        matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+    })
 }
 
 /// A unix socket that is open to its owner alone, from its first moment under its name, which goes with it.
@@ -217,11 +292,8 @@ impl PrivateListener {
         use std::os::unix::fs::{FileTypeExt, PermissionsExt};
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(BindFault::NoSocket),
-            Ok(_) => match UnixStream::connect(path) {
-                Err(error) if is_refused(&error) => {}
-                _ => return Err(BindFault::Living),
-            },
-            Err(_) => {}
+            Ok(_) if is_living(path) => return Err(BindFault::Living),
+            _ => {}
         }
         // Made where nobody else can reach it, and put in its place as it has to be.
         let aside = tempfile::Builder::new().prefix(".t").tempdir_in(folder_of(path))?;

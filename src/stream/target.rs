@@ -117,21 +117,15 @@ impl Target {
         Ok(())
     }
 
-    /// Opens it for writing. A socket has one other end, which is connected to or waited for: a live stream
-    /// for many readers goes to [`Sinks`](crate::stream::Sinks).
+    /// Opens it for writing. What goes to a socket goes to [`Sinks`](crate::stream::Sinks).
     ///
     /// # Errors
     ///
-    /// A file that cannot be made, an address that cannot be bound or connected to, and a web socket, which
-    /// carries text alone.
+    /// A file that cannot be made, and a socket.
     pub fn open(&self) -> Result<Output> {
         match self {
             Target::Standard => Output::standard(),
-            Target::Socket(address, _) if address.is_web() => {
-                Err(Error::usage("a web socket carries lines of text, not a profile")
-                    .hint("send it by tcp: or unix:"))
-            }
-            Target::Socket(address, network) => Output::new(Place::Socket(network.target(address)?), false),
+            Target::Socket(..) => Err(Error::usage("a socket has readers, and is no file")),
             Target::File(path) => match place_of(path)? {
                 #[cfg(unix)]
                 Place::Special(pipe) if is_pipe(&pipe.metadata()?) => Output::pipe(pipe, self.is_packed()),

@@ -1,14 +1,16 @@
 //! Web sockets: how a connection becomes one, and lines as its text frames.
 
 use std::io::{self, BufRead, Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Shutdown};
 use std::time::{Duration, Instant};
 
 use percent_encoding::percent_decode_str;
+use tungstenite::error::ProtocolError;
 use tungstenite::handshake::HandshakeError;
 use tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
-use tungstenite::http::{StatusCode, Uri};
-use tungstenite::protocol::{Role, WebSocketConfig};
+use tungstenite::http::{HeaderValue, StatusCode, Uri, header};
+use tungstenite::protocol::frame::coding::CloseCode;
+use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Bytes, ClientRequestBuilder, Message, Utf8Bytes, WebSocket};
 
 use crate::limits::LINE_READ;
@@ -17,6 +19,13 @@ use crate::stream::peer::Gone;
 use crate::stream::secret::Token;
 use crate::stream::socket::Socket;
 
+/// How long the first byte of a request may take.
+const HEAD: Duration = Duration::from_secs(3);
+/// How long an answer may take to be read.
+const PARTING: Duration = Duration::from_secs(1);
+/// Bytes of a binary frame: what is longer goes in several.
+const BINARY: usize = 16 * 1024 * 1024;
+
 type Replies = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A connection whose first words have to come in time.
@@ -24,13 +33,17 @@ pub(super) struct Guarded {
     pub socket: Socket,
     /// When reading has to be done with.
     pub deadline: Option<Instant>,
+    /// Bytes that came.
+    taken: u64,
+    /// How much may come, frames and all, where nothing is asked for.
+    budget: Option<Budget>,
     /// Where bytes go that are written, if not to the socket.
     replies: Option<Replies>,
 }
 
 impl Guarded {
     pub fn new(socket: Socket, within: Duration) -> Self {
-        Guarded { socket, deadline: Some(Instant::now() + within), replies: None }
+        Guarded { socket, deadline: Some(Instant::now() + within), taken: 0, budget: None, replies: None }
     }
 
     /// The first words are said: reading may wait as long as it has to.
@@ -49,7 +62,10 @@ impl Read for Guarded {
             }
             self.socket.set_read_timeout(Some(left))?;
         }
-        self.socket.read(buffer)
+        let count = self.socket.read(buffer)?;
+        self.taken += count as u64;
+        let is_spent = self.budget.as_mut().is_some_and(|budget| !budget.takes(count));
+        if is_spent { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(count) }
     }
 }
 
@@ -76,13 +92,78 @@ fn config() -> WebSocketConfig {
         .max_message_size(Some(LINE_READ))
 }
 
-/// Answers who wants a web socket; refuses who may not have it.
+/// Answers who wants a web socket; refuses who may not have it, in HTTP.
 pub(super) fn accept(guarded: Guarded, token: Option<&Token>) -> io::Result<WebSocket<Guarded>> {
+    let mut asks = guarded.socket.try_clone()?;
+    asks.set_read_timeout(Some(HEAD))?;
+    // A web socket is asked for by GET; of the answer to HEAD nobody wants the text.
+    let mut start = [0; 5];
+    let is_head = asks.peek(&mut start).is_ok() && start.starts_with(b"HEAD");
     let gate = Gate { token };
-    tungstenite::accept_hdr_with_config(guarded, gate, Some(config())).map_err(|error| match error {
-        HandshakeError::Interrupted(_) => io::ErrorKind::TimedOut.into(),
-        HandshakeError::Failure(error) => io_error(error),
-    })
+    let error = match tungstenite::accept_hdr_with_config(guarded, gate, Some(config())) {
+        Ok(web) => return Ok(web),
+        Err(HandshakeError::Interrupted(_)) => io::ErrorKind::TimedOut.into(),
+        Err(HandshakeError::Failure(tungstenite::Error::Io(error))) => return Err(error),
+        Err(HandshakeError::Failure(error)) => {
+            if let Some(status) = status_of(&error, is_head) {
+                // Who does not wait for the answer does not want it.
+                let _ = answer(&mut asks, status, is_head);
+            }
+            let _ = part(&mut asks);
+            io_error(error)
+        }
+    };
+    Err(error)
+}
+
+/// What is answered to who asks for no web socket, or for one of another version; `None` where it is answered.
+fn status_of(error: &tungstenite::Error, is_head: bool) -> Option<StatusCode> {
+    match error {
+        tungstenite::Error::Http(_) => None,
+        tungstenite::Error::Protocol(ProtocolError::WrongHttpMethod) if !is_head => {
+            Some(StatusCode::METHOD_NOT_ALLOWED)
+        }
+        tungstenite::Error::Protocol(
+            ProtocolError::WrongHttpMethod
+            | ProtocolError::WrongHttpVersion
+            | ProtocolError::MissingConnectionUpgradeHeader
+            | ProtocolError::MissingUpgradeWebSocketHeader
+            | ProtocolError::MissingSecWebSocketVersionHeader,
+        ) => Some(StatusCode::UPGRADE_REQUIRED),
+        _ => Some(StatusCode::BAD_REQUEST),
+    }
+}
+
+fn answer(socket: &mut Socket, status: StatusCode, is_head: bool) -> io::Result<()> {
+    let text = "This is a stream of messages for a WebSocket (RFC 6455, version 13).\n";
+    let allow = if status == StatusCode::METHOD_NOT_ALLOWED { "Allow: GET\r\n" } else { "" };
+    let upgrade = if status == StatusCode::UPGRADE_REQUIRED { "Upgrade, close" } else { "close" };
+    let head = format!(
+        "HTTP/1.1 {} {}\r\nConnection: {upgrade}\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n{allow}\
+         Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
+        status.as_str(),
+        status.canonical_reason().unwrap_or_default(),
+        text.len(),
+    );
+    socket.write_all(head.as_bytes())?;
+    if is_head { Ok(()) } else { socket.write_all(text.as_bytes()) }
+}
+
+/// Lets an answer be read: what comes meanwhile is passed over, or the connection would break with it.
+fn part(socket: &mut Socket) -> io::Result<()> {
+    socket.shutdown(Shutdown::Write);
+    let until = Instant::now() + PARTING;
+    let mut buffer = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        socket.set_read_timeout(Some(left))?;
+        if socket.read(&mut buffer)? == 0 {
+            return Ok(());
+        }
+    }
 }
 
 struct Gate<'a> {
@@ -102,6 +183,11 @@ impl Callback for Gate<'_> {
             Some(status) => {
                 let mut refusal = ErrorResponse::new(None);
                 *refusal.status_mut() = status;
+                if status == StatusCode::UNAUTHORIZED {
+                    refusal
+                        .headers_mut()
+                        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                }
                 Err(refusal)
             }
         }
@@ -155,8 +241,11 @@ fn io_error(error: tungstenite::Error) -> io::Error {
     }
 }
 
-/// Lines into frames.
-pub(super) struct Frames(WebSocket<Memory>);
+/// Messages into frames.
+pub(super) struct Frames {
+    web: WebSocket<Memory>,
+    is_binary: bool,
+}
 
 /// Takes what is written.
 #[derive(Default)]
@@ -179,28 +268,36 @@ impl Write for Memory {
 }
 
 impl Frames {
-    /// Of who was asked for the web socket, or of who asked.
-    pub fn new(is_server: bool) -> Self {
+    /// Of who was asked for the web socket, or of who asked; of lines of text, or of bytes.
+    pub fn new(is_server: bool, is_binary: bool) -> Self {
         let role = if is_server { Role::Server } else { Role::Client };
         let config = config().max_message_size(None).max_frame_size(None);
-        Frames(WebSocket::from_raw_socket(Memory::default(), role, Some(config)))
+        Frames { web: WebSocket::from_raw_socket(Memory::default(), role, Some(config)), is_binary }
     }
 
-    /// The text frame of a line.
-    pub fn of_line(&mut self, line: &[u8]) -> io::Result<Vec<u8>> {
-        let text = Bytes::copy_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+    /// The frame of a message: of a line its text, of bytes that are too many for one frame several.
+    pub fn of(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
+        if self.is_binary {
+            for piece in message.chunks(BINARY) {
+                self.web.send(Message::Binary(Bytes::copy_from_slice(piece))).map_err(io_error)?;
+            }
+            return Ok(self.taken());
+        }
+        let text = Bytes::copy_from_slice(message.strip_suffix(b"\n").unwrap_or(message));
         let text = Utf8Bytes::try_from(text).map_err(|_| io::Error::other("a line that is not UTF-8"))?;
-        self.frame(Message::Text(text))
+        self.web.send(Message::Text(text)).map_err(io_error)?;
+        Ok(self.taken())
     }
 
-    /// The frame that ends it all.
-    pub fn of_end(&mut self) -> io::Result<Vec<u8>> {
-        self.frame(Message::Close(None))
+    /// The frame that ends it all, and says why.
+    pub fn of_close(&mut self, code: CloseCode, reason: &str) -> io::Result<Vec<u8>> {
+        let close = CloseFrame { code, reason: Utf8Bytes::from(reason) };
+        self.web.send(Message::Close(Some(close))).map_err(io_error)?;
+        Ok(self.taken())
     }
 
-    fn frame(&mut self, message: Message) -> io::Result<Vec<u8>> {
-        self.0.send(message).map_err(io_error)?;
-        Ok(std::mem::take(&mut self.0.get_mut().0))
+    fn taken(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.web.get_mut().0)
     }
 }
 
@@ -216,16 +313,24 @@ pub(super) fn pass_over(
     if guarded.relax().is_err() {
         return Gone::Broke;
     }
-    web.set_config(|config| config.max_message_size = Some(bound));
-    let mut budget = Budget::new(bound);
+    web.get_mut().budget = Some(Budget::new(bound));
+    web.set_config(|config| {
+        config.max_message_size = Some(bound);
+        config.max_frame_size = Some(bound);
+    });
     // What a closing other end says is answered by the next read, which then fails.
     loop {
         match web.read() {
-            Ok(message) if budget.takes(message.len() + 2) => {}
-            Ok(_) | Err(tungstenite::Error::Capacity(_)) => return Gone::Talks,
-            Err(tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed) => {
-                return Gone::Left;
+            Ok(_) => {}
+            Err(tungstenite::Error::Capacity(_)) => return Gone::Talks,
+            Err(tungstenite::Error::Io(error)) if error.kind() == io::ErrorKind::QuotaExceeded => {
+                return Gone::Talks;
             }
+            Err(
+                tungstenite::Error::ConnectionClosed
+                | tungstenite::Error::AlreadyClosed
+                | tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake),
+            ) => return Gone::Left,
             Err(_) => return Gone::Broke,
         }
     }
@@ -256,6 +361,8 @@ impl Budget {
 /// The messages of a web socket as lines.
 pub(super) struct WebLines {
     web: WebSocket<Guarded>,
+    /// Bytes of the handshake.
+    handshake: u64,
     line: Vec<u8>,
     at: usize,
 }
@@ -263,7 +370,8 @@ pub(super) struct WebLines {
 impl WebLines {
     pub fn new(mut web: WebSocket<Guarded>) -> io::Result<Self> {
         web.get_mut().relax()?;
-        Ok(WebLines { web, line: Vec::new(), at: 0 })
+        let handshake = web.get_ref().taken;
+        Ok(WebLines { web, handshake, line: Vec::new(), at: 0 })
     }
 }
 
@@ -280,6 +388,12 @@ impl BufRead for WebLines {
                 Ok(Message::Binary(bytes)) => self.line.extend_from_slice(&bytes),
                 Ok(_) => {}
                 Err(tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed) => break,
+                // One that leaves without a word, or in the middle of one.
+                Err(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake))
+                    if self.web.get_ref().taken == self.handshake =>
+                {
+                    break;
+                }
                 Err(error) => return Err(io_error(error)),
             }
         }

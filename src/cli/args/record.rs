@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Access, Format, Live, parse_flush, parse_label, parse_size};
+use super::{Access, Live, Written, parse_flush, parse_label, parse_size};
 use crate::convert::Flush;
 use crate::protocol::{StreamTypes, parse_duration};
 
@@ -51,9 +51,8 @@ pub(crate) struct Record {
     #[arg(long, value_name = "ID", default_value = "random", allow_hyphen_values = true)]
     pub run_id: String,
 
-    /// How messages are written: JSON Lines, or the same as length-prefixed MessagePack
-    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
-    pub format: Format,
+    #[command(flatten)]
+    pub written: Written,
 
     /// Longest line, its line feed included: bytes, or with k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]

@@ -104,7 +104,12 @@ pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     let job = Job { name: &name, json: args.json, verify: args.verify, outline: args.outline, messages };
     match sniff(&input).map_err(|error| error.within(&name))? {
         Sniffed::Stream { packing, reader, .. } => stream::run(&job, packing, reader),
-        Sniffed::Profile(source) => profile::run(&job, source),
+        Sniffed::Profile(mut source) => {
+            let looked = profile::run(&job, &mut source);
+            let Some(failure) = source.failure() else { return looked };
+            messages.fault(&name, &failure);
+            looked.map(|_| Status::Partial)
+        }
         Sniffed::Trace(trace) => trace::run(&job, *trace),
         // Told for what it looks like.
         Sniffed::Packed(start) => profile::run(&job, Cursor::new(start)),

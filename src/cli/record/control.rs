@@ -17,6 +17,8 @@ use crate::stream::{Address, BindFault, PrivateListener, SocketAddress, Target, 
 const LINE: u64 = 8 * 1024;
 /// Who may be connected at once.
 const CLIENTS: usize = 16;
+/// The pause after one could not be let in.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long one may take to say a command.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -157,21 +159,27 @@ impl Control {
         let listener = private.listener.try_clone().map_err(Error::from).map_err(named)?;
         let ask = Arc::new(ask);
         let clients = Arc::new(());
-        std::thread::spawn(move || {
+        let serve_all = move || {
             for client in listener.incoming() {
-                let Ok(client) = client else { continue };
+                let Ok(client) = client else {
+                    // Mostly for want of descriptors, which passes.
+                    std::thread::sleep(PAUSE);
+                    continue;
+                };
                 if Arc::strong_count(&clients) > CLIENTS {
                     let _ = writeln!(&client, "{}", failed("too many are connected"));
                     continue;
                 }
                 let (ask, counted) = (Arc::clone(&ask), Arc::clone(&clients));
-                std::thread::spawn(move || {
+                // Without a thread for it, it is hung up on.
+                let _ = std::thread::Builder::new().spawn(move || {
                     // One who breaks off is gone.
                     let _ = serve(&client, &*ask);
                     drop(counted);
                 });
             }
-        });
+        };
+        std::thread::Builder::new().spawn(serve_all).map_err(Error::from).map_err(named)?;
         Ok(Control { _listener: private })
     }
 }

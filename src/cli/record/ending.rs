@@ -94,10 +94,13 @@ impl Ending {
             1 | 2 => {
                 tell(state.profilers.iter().copied(), Signal::KILL);
                 self.limit.set(now);
-                std::thread::spawn(move || {
+                let later = std::thread::Builder::new().spawn(move || {
                     std::thread::sleep(AT_ONCE);
                     end_now(signal);
                 });
+                if later.is_err() {
+                    end_now(signal);
+                }
             }
             _ => end_now(signal),
         }

@@ -25,7 +25,7 @@ use rustix::process::{test_kill_process, umask};
 use serde_json::json;
 
 use crate::cli::Status;
-use crate::cli::args::{Record as Args, Schema};
+use crate::cli::args::{Format, Record as Args, Schema};
 use crate::cli::follow::Every;
 use crate::cli::messages::Messages;
 use crate::cli::network::network;
@@ -67,6 +67,9 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
             "--run-id auto is made of a whole profile; a recording has random or your own",
         ));
     }
+    if args.written.format() == Format::Binary {
+        check_binary(args)?;
+    }
     let network = network(&args.access, messages)?;
     // What is recorded, and said of the program, is for its owner.
     let mask = umask(Mode::RWXG | Mode::RWXO);
@@ -97,17 +100,19 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let control =
         control.map(|path| Control::listen(&path, move |request| asks.send(Event::Asked(request)).is_ok()));
     let control = control.transpose()?;
+    let snapshots = args.ring.map(|_| Snapshots::start(args, &network, *messages)).transpose()?;
     let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, mask, is_output_ours)?;
     ending.profiler(profiler.id(), true);
     let known = Arc::clone(&ending);
-    std::thread::spawn(move || listen(pipe, &sender, &known));
+    // Without it the profiler would have nobody to talk to, and ends.
+    std::thread::Builder::new().spawn(move || listen(pipe, &sender, &known))?;
 
     let heartbeat = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
     let recorder = Recorder {
         is_attached: args.profiler.first().is_some_and(|first| first == "attach"),
         recording,
         profiler,
-        snapshots: args.ring.map(|_| Snapshots::start(args, &network, *messages)),
+        snapshots,
         patterns: targets.snapshots,
         heartbeat: heartbeat.map(|types| Every::new(types.heartbeat())),
         later: Vec::new(),
@@ -120,6 +125,20 @@ pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let status = recorder.run(&events, messages);
     drop(control);
     status
+}
+
+/// Refuses what has no place in framed chunks.
+fn check_binary(args: &Args) -> Result<()> {
+    let fault = if args.stream_types.is_some() {
+        "chunks are no messages: --format binary has no place for --stream-types"
+    } else if args.ring.is_some() {
+        "a ring is in chunks anyway: --format binary is for streams"
+    } else if args.profiler.iter().any(|arg| arg == "--subprocesses") {
+        "chunks of several processes in one stream would be told apart by nobody: name files, or leave out --format binary"
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(fault))
 }
 
 /// What the profiler is asked for: `-m module` alone is `run -m module`.
@@ -169,7 +188,7 @@ impl Targets {
             targets.snapshots.push(PathBuf::from(SNAPSHOT));
         }
         if has_readers(&targets.streams, &args.live) {
-            check_for_readers(args.format, Schema::Own, args.stream_types.as_ref())?;
+            check_for_readers(args.written.format(), Schema::Own, args.stream_types.as_ref())?;
         }
         Ok(targets)
     }

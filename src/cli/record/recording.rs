@@ -340,7 +340,7 @@ impl<'a> Recording<'a> {
         let samples = profile.contents().scan.samples;
         // The first part comes at once, mostly empty, so that readers know of the run. A file needs none.
         let is_opening = !std::mem::replace(&mut run.has_begun, true) && samples == 0;
-        if is_opening && !self.stream.is_wanted() {
+        if is_opening && (!self.stream.is_wanted() || self.stream.is_binary()) {
             return Ok(());
         }
         let start_us = profile.contents().header.facts.start_us;
@@ -362,17 +362,21 @@ impl<'a> Recording<'a> {
         run.statistics = profile.contents().statistics.or(run.statistics);
         self.chunks += 1;
         self.samples += samples;
-        if !is_opening && (!self.profile_paths.is_empty() || self.ring.is_some()) {
+        if !is_opening && (!self.profile_paths.is_empty() || self.ring.is_some() || self.stream.is_binary()) {
             let chunk = profile.to_chunk(&info)?;
             if let Some(profiles) = &mut run.profiles {
                 self.errors.extend(profiles.chunk(&chunk));
                 self.has_data |= !profiles.is_empty();
             }
+            if self.stream.is_binary() {
+                self.stream.write(|written| written.chunk(&info, samples, &chunk))?;
+                self.has_data |= self.stream.is_wanted();
+            }
             if let Some(ring) = &mut self.ring {
                 ring.push(Kept::new(&info, samples), chunk)?;
             }
         }
-        if self.stream.is_wanted() {
+        if self.stream.is_wanted() && !self.stream.is_binary() {
             let stream = match &mut run.stream {
                 Some(stream) => stream,
                 None => {

@@ -38,10 +38,10 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    pub fn start(args: &Args, network: &Network, messages: Messages) -> Self {
+    pub fn start(args: &Args, network: &Network, messages: Messages) -> std::io::Result<Self> {
         let (queue, wanted) = mpsc::channel::<Wanted>();
         let (args, network) = (args.clone(), network.clone());
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let mut all_written = true;
             for Wanted { path, held, reply } in wanted {
                 let (is_written, told) = answer(&args, &network, messages, &path, &held);
@@ -52,8 +52,8 @@ impl Snapshots {
                 }
             }
             all_written
-        });
-        Snapshots { queue, thread }
+        })?;
+        Ok(Snapshots { queue, thread })
     }
 
     /// Has a snapshot written behind those that were asked for before.

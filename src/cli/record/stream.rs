@@ -1,16 +1,16 @@
 //! The stream of a recording, on its way to every target of its.
 
-use crate::cli::args::Record as Args;
+use crate::cli::args::{Format, Record as Args};
 use crate::cli::messages::Messages;
 use crate::cli::outlet::Outlet;
-use crate::cli::runs::Written;
 use crate::cli::{Status, is_broken_pipe};
 use crate::error::{Error, Result};
 use crate::stream::{Limit, Network, Target};
 
 pub(super) struct Stream {
     /// `None` where nobody wants it, or nobody any more.
-    written: Option<Written>,
+    written: Option<Box<Outlet>>,
+    is_binary: bool,
     /// Why nobody wants it any more.
     pub failure: Option<Error>,
 }
@@ -29,14 +29,20 @@ impl Stream {
         limit: Option<&Limit>,
     ) -> Result<Self> {
         if targets.is_empty() {
-            return Ok(Stream { written: None, failure: None });
+            return Ok(Stream { written: None, is_binary: false, failure: None });
         }
-        let outlet = Outlet::open(targets, &args.live, network, true, limit, messages)?;
-        Ok(Stream { written: Some(Written::new(args.format, outlet)), failure: None })
+        let format = args.written.format();
+        let outlet = Outlet::open(targets, &args.live, network, format, true, limit, messages)?;
+        Ok(Stream { written: Some(Box::new(outlet)), is_binary: format == Format::Binary, failure: None })
     }
 
     pub fn is_wanted(&self) -> bool {
         self.written.is_some()
+    }
+
+    /// Whether it is wanted as chunks, and not as messages.
+    pub fn is_binary(&self) -> bool {
+        self.is_wanted() && self.is_binary
     }
 
     /// Waits for as many readers as were asked for.
@@ -45,7 +51,7 @@ impl Stream {
     ///
     /// An address that nobody answers at.
     pub fn wait_for_readers(&mut self) -> Result<()> {
-        self.written.as_mut().map_or(Ok(()), |written| written.place().wait_for_readers())
+        self.written.as_mut().map_or(Ok(()), |written| written.wait_for_readers())
     }
 
     /// Has something written, and lets readers have it. When the last target has failed the stream is not
@@ -54,16 +60,16 @@ impl Stream {
     /// # Errors
     ///
     /// What cannot be made.
-    pub fn write(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
+    pub fn write(&mut self, act: impl FnOnce(&mut Outlet) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        let acted = act(written).map_err(|error| written.place().blamed(error));
-        let Err(error) = acted.and_then(|()| written.place().publish()) else { return Ok(()) };
-        if !is_broken_pipe(&error) && written.place().failed().is_none() {
+        let acted = act(written).map_err(|error| written.blamed(error));
+        let Err(error) = acted.and_then(|()| written.publish()) else { return Ok(()) };
+        if !is_broken_pipe(&error) && written.failed().is_none() {
             return Err(error);
         }
         self.failure = Some(error);
         if let Some(written) = self.written.take() {
-            written.into_place().abandon();
+            written.abandon();
         }
         Ok(())
     }
@@ -73,9 +79,9 @@ impl Stream {
     /// # Errors
     ///
     /// What cannot be made or written.
-    pub fn write_hidden(&mut self, act: impl FnOnce(&mut Written) -> Result<()>) -> Result<()> {
+    pub fn write_hidden(&mut self, act: impl FnOnce(&mut Outlet) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        act(written).map_err(|error| written.place().blamed(error))
+        act(written).map_err(|error| written.blamed(error))
     }
 
     /// Ends the writing, once every reader has what waits for it.
@@ -84,6 +90,6 @@ impl Stream {
     ///
     /// A target that cannot be brought to its place.
     pub fn commit(self) -> Result<Status> {
-        self.written.map_or(Ok(Status::Done), |written| written.into_place().commit())
+        self.written.map_or(Ok(Status::Done), |written| written.commit())
     }
 }

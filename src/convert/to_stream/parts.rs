@@ -7,7 +7,7 @@ use super::{Heartbeats, Run, RunStatistics, RunStream};
 use crate::convert::aggregate::Aggregator;
 use crate::convert::definitions::{MergedTables, UsedFrames};
 use crate::convert::options::micros;
-use crate::error::{Position, Result};
+use crate::error::{ErrorKind, Position, Result};
 use crate::format::{Contents, Fault, FaultCode, Framing, Lost};
 use crate::model::{Statistics, Tables};
 use crate::protocol::MessageType;
@@ -161,14 +161,15 @@ impl RunStream {
         self.tell(None, Some(loss(LossReason::SamplerMissed, LossAmount::default())), sink)
     }
 
-    /// The recording broke off: what came after the last part is lost, however much it was.
+    /// The recording or the input broke off: what came after the last part is lost, however much it was.
     pub fn broke_off(&mut self, error: &crate::error::Error) {
         self.order.lost();
         let loss = Loss {
             start_usec: self.span_us.map(|(_, high)| high),
             ..loss(LossReason::Truncated, LossAmount::default())
         };
-        self.at_end.push((error_message("truncated", error, None), Some(loss)));
+        let code = if error.kind() == ErrorKind::Io { "io" } else { "truncated" };
+        self.at_end.push((error_message(code, error, None), Some(loss)));
     }
 
     /// Ends the open batch and tells, behind it, of something that is missing.

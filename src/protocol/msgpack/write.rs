@@ -18,12 +18,27 @@ pub struct ToMsgpack<W> {
     line: Vec<u8>,
     columns: RawColumns,
     frame: Vec<u8>,
+    is_joined: bool,
 }
 
 impl<W: Write> ToMsgpack<W> {
     /// Frames into `sink`.
     pub fn new(sink: W) -> Self {
-        ToMsgpack { sink, line: Vec::new(), columns: RawColumns::default(), frame: Vec::new() }
+        ToMsgpack {
+            sink,
+            line: Vec::new(),
+            columns: RawColumns::default(),
+            frame: Vec::new(),
+            is_joined: false,
+        }
+    }
+
+    /// For readers that may join at any batch: a header stands ahead of every message that one may begin with, a
+    /// `meta`, a `loss` or the `end`.
+    #[must_use]
+    pub fn joined_anywhere(mut self) -> Self {
+        self.is_joined = true;
+        self
     }
 
     /// Where the frames go.
@@ -39,7 +54,8 @@ impl<W: Write> ToMsgpack<W> {
     fn message(&mut self, line: &mut [u8]) -> Result<()> {
         let whole = line.to_vec();
         let decoded = decode(line, &mut self.columns)?;
-        if decoded.envelope.seq == Some(0) {
+        let may_begin = matches!(&decoded.message, Message::Meta(_) | Message::Loss(_) | Message::End(_));
+        if decoded.envelope.seq == Some(0) || self.is_joined && may_begin {
             let meta = match &decoded.message {
                 Message::Meta(meta) => Some(meta.as_ref()),
                 _ => None,
