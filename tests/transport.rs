@@ -41,13 +41,18 @@ fn a_signal_does_not_end_a_line_and_an_error_has_the_number_of_its_line() {
 }
 
 #[test]
-fn a_signal_does_not_end_a_pipe_and_an_error_does() {
+fn a_signal_does_not_end_a_pipe_and_an_error_does_with_what_came_before_it() {
     let mut source = ProfileSource::of_pipe(Pieces(vec![Some(b"one"), None, Some(b"two")]));
     let mut all = Vec::new();
     source.read_to_end(&mut all).expect("bytes");
     assert_eq!(all, b"onetwo");
+    assert!(source.failure().is_none());
     let mut source = ProfileSource::of_pipe(Pieces(vec![Some(b"one"), Some(b"error")]));
-    assert_eq!(source.read_to_end(&mut all).map_err(|error| error.kind()), Err(io::ErrorKind::Other));
+    all.clear();
+    source.read_to_end(&mut all).expect("what came");
+    assert_eq!(all, b"one");
+    let failure = source.failure().expect("an error");
+    assert_eq!(failure.io().map(io::Error::kind), Some(io::ErrorKind::Other));
 }
 
 /// What is left is copied, so a little is kept for longer; at the end nothing is.
