@@ -320,10 +320,10 @@ pub fn stream(input: &[u8]) {
     let mut columns = RawColumns::default();
     let mut general_columns = RawColumns::default();
     each_line(input, |_, line| {
-        let decoded = decode(&mut line.to_vec(), &mut columns);
+        let decoded = decode(line, &mut columns);
         let blank = line.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
         let mut spaced = [&line[..blank], b" ", &line[blank..]].concat();
-        let general = decode(&mut spaced, &mut general_columns);
+        let general = decode(&spaced, &mut general_columns);
         match (&decoded, &general) {
             (Ok(ours), Ok(general)) => {
                 assert_eq!(ours, general, "both parsers read the same");
@@ -352,7 +352,7 @@ fn outside(line: &[u8], decoded: &Decoded) {
     if decoded.envelope.seq.is_some() {
         let amended = amended(line, 3, &BTreeMap::new()).expect("a message with a number");
         let mut columns = RawColumns::default();
-        let again = decode(&mut amended.clone(), &mut columns);
+        let again = decode(&amended, &mut columns);
         assert_eq!(again.expect("an amended message").envelope, decoded.envelope);
     }
 }
@@ -497,7 +497,7 @@ pub fn msgpack(input: &[u8]) {
 fn there_and_back(lines: &[u8]) {
     let mut columns = RawColumns::default();
     each_line(lines, |_, line| {
-        let Ok(decoded) = decode(&mut line.to_vec(), &mut columns) else { return };
+        let Ok(decoded) = decode(line, &mut columns) else { return };
         let mut to_msgpack = ToMsgpack::new(Vec::new());
         let line = [&*line, b"\n"].concat();
         if to_msgpack.write_all(&line).is_err() {
@@ -509,7 +509,7 @@ fn there_and_back(lines: &[u8]) {
         let mut back = Vec::new();
         FromMsgpack::new(frames.as_slice()).read_to_end(&mut back).expect("our own frames can be read");
         let mut columns_back = RawColumns::default();
-        let decoded_back = decode(&mut back.clone(), &mut columns_back).expect("our own lines can be read");
+        let decoded_back = decode(&back, &mut columns_back).expect("our own lines can be read");
         assert_eq!(decoded_back, decoded, "there and back");
         if decoded.message == Message::Raw {
             assert!(same_columns(&columns, &columns_back), "columns there and back");

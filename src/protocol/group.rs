@@ -81,7 +81,7 @@ mod tests {
             rows.join(",")
         );
         let mut columns = RawColumns::default();
-        decode(&mut line.into_bytes(), &mut columns).expect("a message");
+        decode(line.as_bytes(), &mut columns).expect("a message");
         columns
     }
 

@@ -105,7 +105,7 @@ pub fn loss_line(run_id: &str, seq: u64, loss: &Loss) -> Vec<u8> {
 ///
 /// A line that is no message.
 pub fn amended(bytes: &[u8], dropped: u64, lost: &BTreeMap<String, LossAmount>) -> Result<Vec<u8>> {
-    let decoded = decode(&mut bytes.to_vec(), &mut RawColumns::default())?;
+    let decoded = decode(bytes, &mut RawColumns::default())?;
     let envelope = &decoded.envelope;
     let seq = envelope.seq.ok_or_else(|| Error::stream("a message without a number"))?;
     Ok(match decoded.message {

@@ -245,9 +245,8 @@ pub(super) fn integer(number: &str) -> Option<String> {
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_json = !whole.is_empty()
-        && !(whole.len() > 1 && whole.starts_with('0'))
-        && fraction.is_empty() != mantissa.contains('.');
+    let has_whole = whole == "0" || !whole.is_empty() && !whole.starts_with('0');
+    let is_json = has_whole && fraction.is_empty() != mantissa.contains('.');
     if !is_json || !is_digits(whole) || !is_digits(fraction) {
         return None;
     }

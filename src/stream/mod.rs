@@ -1,7 +1,7 @@
 //! Bytes, lines, files and sockets, without knowing what they mean.
 //!
-//! A live stream is handed to [`Sinks`], whole batches at a time, as texts with a few plain numbers about
-//! each ([`Item`]); every reader has a queue of its own there.
+//! A live stream is handed to `Sinks`, whole batches at a time, as texts with a few plain numbers about
+//! each (`Item`); every reader has a queue of its own there.
 
 #[cfg(feature = "cli")]
 mod address;

@@ -613,7 +613,8 @@ mod tests {
         let of = |run, kind, seq| at_start(item_of(run, kind, seq));
         let mut queue = Queue::new(1 << 20, false);
         [("a", 'm', 0), ("b", 'm', 0)].iter().for_each(|(run, kind, seq)| queue.push(&of(run, *kind, *seq)));
-        (queue.pop(), queue.pop());
+        queue.pop();
+        queue.pop();
         queue.resume();
         for (run, kind, seq) in [("a", 'r', 1), ("a", 'm', 2), ("b", 'r', 1), ("a", 'r', 3), ("b", 'm', 2)] {
             queue.push(&of(run, kind, seq));

@@ -69,7 +69,7 @@ impl<R: Read> FromMsgpack<R> {
             if get(&map, "type").and_then(Value::as_str) == Some("meta")
                 && let Some(expected) = self.digest.take()
             {
-                let decoded = decode(&mut self.line.clone(), &mut self.columns);
+                let decoded = decode(&self.line, &mut self.columns);
                 if let Ok(Message::Meta(meta)) = decoded.map(|decoded| decoded.message)
                     && digest(&meta) != expected
                 {
