@@ -322,7 +322,7 @@ pub fn stream(input: &[u8]) {
     each_line(input, |_, line| {
         let decoded = decode(line, &mut columns);
         let blank = line.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
-        let mut spaced = [&line[..blank], b" ", &line[blank..]].concat();
+        let spaced = [&line[..blank], b" ", &line[blank..]].concat();
         let general = decode(&spaced, &mut general_columns);
         match (&decoded, &general) {
             (Ok(ours), Ok(general)) => {
