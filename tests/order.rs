@@ -122,7 +122,7 @@ fn samples_of(text: &[u8]) -> BTreeMap<u64, Vec<(u64, u8, Vec<u32>)>> {
         .split(|byte| *byte == b'\n')
         .filter(|line| line.starts_with(b"{\"type\":\"raw\"") || line.starts_with(b"{\"type\":\"frame_def\""))
     {
-        let message = decode(&mut line.to_vec(), &mut columns).expect("a message").message;
+        let message = decode(line, &mut columns).expect("a message").message;
         if let tachyon_jsonl::protocol::Message::FrameDef(body) = message {
             let lines = body.line.expect("lines");
             names.extend(
