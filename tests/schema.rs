@@ -109,7 +109,7 @@ fn the_examples_validate_decode_and_stand_in_the_readme() {
     validator.validate(text.as_bytes(), "examples.jsonl");
     let mut columns = tachyon_jsonl::protocol::RawColumns::default();
     for line in text.lines() {
-        tachyon_jsonl::protocol::decode(&mut line.as_bytes().to_vec(), &mut columns)
+        tachyon_jsonl::protocol::decode(line.as_bytes(), &mut columns)
             .unwrap_or_else(|error| panic!("{error}: {line}"));
     }
     let mut quoted = 0;
