@@ -11,15 +11,15 @@ use tachyon_jsonl::convert::{
     Flush, Outcome, ProfileOptions, ProfileSide, RunStream, Side, StreamOptions, StreamSide, ToBinary,
     ToChunks, Upgrade, diff, mismatches,
 };
+use tachyon_jsonl::counts::By;
 use tachyon_jsonl::error::{Error, ErrorKind, Result};
 use tachyon_jsonl::format::{Framing, Outline, Packing, Part, Profile, Sequence};
 use tachyon_jsonl::limits;
-use tachyon_jsonl::model::{By, Cut, ThreadKey};
+use tachyon_jsonl::model::{Cut, ThreadKey};
 use tachyon_jsonl::protocol::{
-    Checker, Decoded, Finding, FromMsgpack, Head, LmcacheTrace, Message, RawColumns, ToMsgpack, amended,
-    decode, decode_cpython,
+    Checker, Decoded, Finding, FromMsgpack, Head, Lines, LmcacheTrace, Message, RawColumns, ToMsgpack,
+    amended, decode, decode_cpython,
 };
-use tachyon_jsonl::stream::Lines;
 
 /// Samples of an input beyond which it is opened but not converted: a packed profile of some bytes may hold
 /// millions, each run of which would take seconds.

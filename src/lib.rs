@@ -16,10 +16,11 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod convert;
+pub mod counts;
 pub mod error;
 pub mod format;
 pub mod limits;
 pub mod model;
 pub mod protocol;
-pub mod stream;
-mod threads;
+mod varint;
+mod worker;

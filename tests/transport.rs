@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tachyon_jsonl::cli::io::{Limit, ProfileSource, Target};
+use tachyon_jsonl::cli::net::Network;
 use tachyon_jsonl::error::Position;
-use tachyon_jsonl::stream::{Limit, Lines, Network, ProfileSource, Target};
+use tachyon_jsonl::protocol::Lines;
 
 /// Each piece at one read; `None` is a signal that interrupts it.
 struct Pieces(Vec<Option<&'static [u8]>>);
@@ -159,7 +161,8 @@ fn a_file_in_the_making_can_be_written_back_and_forth() {
 mod unix {
     use std::os::unix::net::{UnixDatagram, UnixListener};
 
-    use tachyon_jsonl::stream::{BindFault, PrivateListener, remove_unfinished};
+    use tachyon_jsonl::cli::io::remove_unfinished;
+    use tachyon_jsonl::cli::net::{BindFault, PrivateListener};
 
     use super::*;
 

@@ -2,28 +2,15 @@
 //! output.
 
 mod args;
-mod check;
-mod diff;
-mod follow;
-mod from_bin;
+mod commands;
 mod inspect;
-mod live;
-mod messages;
-mod network;
-mod outlet;
-mod profile_outlet;
+#[doc(hidden)]
+pub mod io;
+#[doc(hidden)]
+pub mod net;
 #[cfg(unix)]
 mod record;
-mod recover;
-mod run_chunks;
-mod runs;
-mod signals;
-#[cfg(unix)]
-mod snapshot;
-mod sniff;
-mod terminal;
-mod to_bin;
-mod upgrade;
+mod ui;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -34,11 +21,11 @@ use clap::{CommandFactory, Parser};
 
 use crate::error::{Error, ErrorKind, Result};
 use args::{Args, Command};
-use messages::Messages;
-use terminal::{shown, shown_lines};
+use ui::messages::Messages;
+use ui::terminal::{shown, shown_lines};
 
 #[cfg(unix)]
-pub use crate::stream::note_closed_streams;
+pub use crate::cli::io::note_closed_streams;
 
 /// How a command ended, if it wasn't with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,13 +59,13 @@ fn no_command(error: &clap::Error) -> ExitCode {
         };
         return ExitCode::from(2);
     }
-    let printed = terminal::write(|_| error.print().and_then(|()| std::io::stdout().flush()));
+    let printed = ui::terminal::write(|_| error.print().and_then(|()| std::io::stdout().flush()));
     exit_code(printed.map(|()| Status::Done), &Messages::new(false))
 }
 
 fn exit_code(ended: Result<Status>, messages: &Messages) -> ExitCode {
     // Names of sockets that nobody answers on any more.
-    crate::stream::remove_unfinished();
+    crate::cli::io::remove_unfinished();
     match ended {
         Ok(Status::Done) => ExitCode::SUCCESS,
         Ok(Status::Partial) => ExitCode::from(3),
@@ -91,24 +78,24 @@ fn exit_code(ended: Result<Status>, messages: &Messages) -> ExitCode {
 }
 
 fn run(args: &Args, messages: &Messages) -> Result<Status> {
-    signals::size_limit_is_an_error()?;
+    ui::signals::size_limit_is_an_error()?;
     let ends_by_itself = matches!(&args.command, Command::FromBin(args) if args.follow)
         || matches!(args.command, Command::Record(_));
     if !ends_by_itself {
-        crate::stream::before_unfinished(signals::clean_up_on_stop);
+        crate::cli::io::before_unfinished(ui::signals::clean_up_on_stop);
     }
     match &args.command {
-        Command::FromBin(args) => from_bin::run(args, messages),
-        Command::ToBin(args) => to_bin::run(args, messages),
+        Command::FromBin(args) => commands::from_bin::run(args, messages),
+        Command::ToBin(args) => commands::to_bin::run(args, messages),
         Command::Inspect(args) => inspect::run(args, messages),
-        Command::Check(args) => check::run(args, messages),
-        Command::Diff(args) => diff::run(args, messages),
-        Command::Upgrade(args) => upgrade::run(args, messages),
-        Command::Recover(args) => recover::run(args, messages),
+        Command::Check(args) => commands::check::run(args, messages),
+        Command::Diff(args) => commands::diff::run(args, messages),
+        Command::Upgrade(args) => commands::upgrade::run(args, messages),
+        Command::Recover(args) => commands::recover::run(args, messages),
         #[cfg(unix)]
         Command::Record(args) => record::run(args, messages),
         #[cfg(unix)]
-        Command::Snapshot(args) => snapshot::run(args, messages),
+        Command::Snapshot(args) => commands::snapshot::run(args, messages),
         #[cfg(not(unix))]
         Command::Record(_) | Command::Snapshot(_) => Err(Error::usage("recording needs Unix")),
         Command::Schema => print(include_bytes!("../../schema/stream.schema.json")),
@@ -132,7 +119,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
 }
 
 fn print(bytes: &[u8]) -> Result<Status> {
-    terminal::write(|out| out.write_all(bytes))?;
+    ui::terminal::write(|out| out.write_all(bytes))?;
     Ok(Status::Done)
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::convert::definitions::MergedTables;
-use crate::model::{By, CountTable, CountedStack, Counter, Counts, Frame, HIDDEN, Slice, Tables};
+use crate::convert::used_frames::MergedTables;
+use crate::counts::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
+use crate::model::{Frame, Slice, Tables};
 
 /// Files whose frames belong to the profiler itself, by their ending.
 const INTERNAL: &[u8] = b"_sync_coordinator.py";

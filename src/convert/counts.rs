@@ -6,9 +6,11 @@ use std::io::{Read, Seek};
 use rustc_hash::FxHashMap;
 
 use crate::convert::aggregate::{Aggregator, groups};
+use crate::counts::Counting;
+use crate::counts::{By, Counts};
 use crate::error::Result;
-use crate::format::{Counting, Profile};
-use crate::model::{By, Counts, Frame, Tables};
+use crate::format::Profile;
+use crate::model::{Frame, Tables};
 
 /// A frame as CPython's JSON Lines tell it from others. `line` is 0 where it has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,9 +5,10 @@ use std::io::{Read, Seek};
 
 use crate::convert::counts::{FrameCounts, FrameKey};
 use crate::convert::stream_counts::{Counted, StreamCounts};
+use crate::counts::By;
+use crate::counts::Counting;
 use crate::error::{Error, Result};
-use crate::format::{Counting, Profile};
-use crate::model::By;
+use crate::format::Profile;
 use crate::protocol::message::Capture;
 
 /// One of the two runs.

@@ -5,27 +5,21 @@
 
 mod aggregate;
 mod counts;
-mod defined;
-mod definitions;
 mod diff;
-mod merge;
-mod options;
-mod raw;
-mod raw_lines;
 mod session;
 mod stream_counts;
+pub(crate) mod stream_definitions;
 mod to_binary;
-mod to_cpython;
 mod to_stream;
 mod tree;
 mod upgrade;
+pub(crate) mod used_frames;
 
+pub use crate::convert::to_stream::options::{Flush, StreamOptions};
+pub use crate::convert::to_stream::to_cpython::CpythonRun;
+pub use crate::counts::{By, Counts};
 pub use counts::{FrameCounts, FrameKey};
 pub use diff::{Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
-pub use options::{Flush, StreamOptions};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
-pub use to_cpython::CpythonRun;
 pub use to_stream::{RunStream, Written, to_stream};
 pub use upgrade::Upgrade;
-
-pub use crate::model::{By, Counts};

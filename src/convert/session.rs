@@ -1,6 +1,6 @@
 //! The rules of a stream while it is read: which run, which batch, what is defined, what is missing.
 
-use crate::convert::defined::{Definitions, Missing};
+use crate::convert::stream_definitions::{Definitions, Missing};
 use crate::error::{Error, Position, Result};
 use crate::protocol::message::{End, IdScope, LossAmount, LossReason, Meta, Stats};
 use crate::protocol::{Decoded, Message, RawColumns, quoted};

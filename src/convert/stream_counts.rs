@@ -6,12 +6,13 @@ use rustc_hash::FxHashMap;
 
 use crate::convert::aggregate::is_internal;
 use crate::convert::counts::{FrameCounts, FrameKey};
-use crate::convert::defined::TableSink;
 use crate::convert::session::{Session, Step};
+use crate::convert::stream_definitions::TableSink;
 use crate::convert::tree::ROOT;
+use crate::counts::{By, Counts};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::DEFINITIONS;
-use crate::model::{By, Counts, Frame, Location};
+use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, Capture};
 use crate::protocol::{
     CpythonFrame, CpythonMessage, CpythonRules, Decoded, Message, RawColumns, decode, decode_cpython,

@@ -1,19 +1,20 @@
 //! A stream into a binary profile, in one piece or in chunks.
 
 mod chunks;
-mod intake;
+pub(crate) mod merge;
+pub(crate) mod stream_reader;
 
 use std::io::{Seek, Write};
 use std::ops::Range;
 
-use crate::convert::defined::Definitions;
-use crate::convert::merge::Merge;
+use crate::convert::stream_definitions::Definitions;
+use crate::convert::to_binary::merge::Merge;
 use crate::error::{Error, Result};
 use crate::format::{Packing, Writer};
 use crate::protocol::{RawColumns, ThreadColumns};
 
 pub use chunks::ToChunks;
-use intake::Intake;
+use stream_reader::Intake;
 
 /// How to make a profile of a stream.
 #[derive(Clone, Debug)]

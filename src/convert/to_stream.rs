@@ -1,7 +1,11 @@
 //! Binary profiles into a stream.
 
 mod counted;
+pub(crate) mod options;
 mod parts;
+pub(crate) mod raw;
+pub(crate) mod raw_lines;
+pub(crate) mod to_cpython;
 mod write;
 
 use std::collections::BTreeMap;
@@ -11,13 +15,14 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use crate::convert::aggregate::{Aggregator, Totals, merged};
-use crate::convert::definitions::UsedFrames;
-use crate::convert::options::{Flush, StreamOptions};
-use crate::convert::raw_lines::{RawLines, Wanted};
+use crate::convert::to_stream::options::{Flush, StreamOptions};
+use crate::convert::to_stream::raw_lines::{RawLines, Wanted};
+use crate::convert::used_frames::UsedFrames;
+use crate::counts::CountTable;
 use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{CountTable, Cut, Lanes, Place, RunFacts, Slice, Statistics, Tables, ThreadKey};
+use crate::model::{Cut, Lanes, Place, RunFacts, Slice, Statistics, Tables, ThreadKey};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
 use crate::protocol::{Encoder, MessageType};
 

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
+use crate::counts::Counts;
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::{self, KEPT, RUN_KEPT};
-use crate::model::{Counts, Frame, Location};
+use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta, VERSION};
+use crate::protocol::table_messages;
 use crate::protocol::{
-    CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, bodies, decode,
+    CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, decode,
     decode_cpython, unknown_version,
 };
 
@@ -316,13 +318,13 @@ impl Run {
         let mut encoder = Encoder::new(&self.id);
         let limit = |encoder: &Encoder, message| max_line - encoder.envelope_len(message);
         let strings = self.strings.iter().map(|(id, bytes)| (*id, bytes.as_slice()));
-        let str_defs = bodies::str_defs(0, strings, limit(&encoder, MessageType::StrDef));
+        let str_defs = table_messages::str_defs(0, strings, limit(&encoder, MessageType::StrDef));
         let frames = self.frames.iter().map(|(id, frame)| (*id, frame_of(frame)));
-        let frame_defs = bodies::frame_defs(0, frames, limit(&encoder, MessageType::FrameDef));
+        let frame_defs = table_messages::frame_defs(0, frames, limit(&encoder, MessageType::FrameDef));
         let (rows, samples_total) = self.table();
         let head =
             Agg { kind: "frame".to_string(), scope: "final".to_string(), samples_total, ..Agg::default() };
-        let aggs = bodies::aggs(&head, &rows, limit(&encoder, MessageType::Agg));
+        let aggs = table_messages::aggs(&head, &rows, limit(&encoder, MessageType::Agg));
         let meta = Meta {
             messages: (str_defs.len() + frame_defs.len() + aggs.len()) as u64,
             sample_interval_usec: self.interval_us,

@@ -6,42 +6,28 @@
 //! [`Writer`]. An input with more than one profile in it is walked by [`Sequence`]; of a broken one
 //! [`recover`] saves what is whole.
 
-pub(crate) mod delta;
-mod digest;
-mod entries;
-mod extension;
-mod framed;
-mod header;
-mod identify;
+pub(crate) mod chunks;
+pub(crate) mod layout;
+pub(crate) mod open;
 mod outline;
-mod pack;
-mod reader;
 mod record;
 mod recover;
 mod replay;
-mod ring;
-mod salvage;
 mod scan;
-mod sequence;
-mod stats;
-mod tables;
-mod tally;
 mod threads;
 mod unpack;
-mod varint;
-mod windows;
-mod writer;
+pub(crate) mod write;
 
-pub use extension::{ChunkInfo, ChunkOrder, RunEnd, RunEnds};
-pub use header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-pub use identify::{is_profile, known};
+pub use crate::format::chunks::sequence::{Framing, Lost, Part, Place, Sequence};
+pub use crate::format::layout::extension::{ChunkInfo, ChunkOrder, RunEnd, RunEnds};
+pub use crate::format::layout::header::{
+    ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
+};
+pub use crate::format::layout::identify::{is_profile, known};
+pub use crate::format::layout::ring::{RING_START, is_ring, ring_start};
+pub use crate::format::open::{Contents, Fault, FaultCode, Profile};
+pub use crate::format::write::writer::{Chunk, Packing, Writer};
 pub use outline::Outline;
-pub use reader::{Contents, Fault, FaultCode, Profile};
 pub use recover::{Recovered, recover};
 pub use replay::Replay;
-pub use ring::{RING_START, is_ring, ring_start};
 pub use scan::{Scan, ThreadScan};
-pub use sequence::{Framing, Lost, Part, Place, Sequence};
-pub use windows::Counting;
-pub(crate) use windows::{CountedWindow, CountedWindows};
-pub use writer::{Chunk, Packing, Writer};

@@ -3,10 +3,12 @@
 use std::io::{Read, Seek};
 
 use crate::error::{Error, Position, Result};
-use crate::format::extension::{self, ChunkInfo};
-use crate::format::header::{FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
-use crate::format::reader::{Fault, FaultCode, read_up_to, table_len};
-use crate::format::{identify, stats, tables};
+use crate::format::layout::extension::{self, ChunkInfo};
+use crate::format::layout::header::{FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
+use crate::format::layout::identify;
+use crate::format::layout::stats;
+use crate::format::layout::tables;
+use crate::format::open::{Fault, FaultCode, read_up_to, table_len};
 use crate::model::Statistics;
 
 /// Bytes at the end of a profile in which its blocks are looked for.
@@ -72,14 +74,14 @@ impl Outline {
 }
 
 /// The fault that the footer gives another size than the profile has.
-pub(super) fn size_fault(footer: &Footer, size: u64, base: u64) -> Option<Fault> {
+pub(crate) fn size_fault(footer: &Footer, size: u64, base: u64) -> Option<Fault> {
     let fault = format!("the footer says that the profile has {} bytes, but it has {size}", footer.size);
     let error = Error::profile(fault).at(Position::Byte(base + size - FOOTER_LEN + 8));
     (footer.size != size).then_some(Fault { code: FaultCode::SizeMismatch, error })
 }
 
 /// The two ends of a profile.
-pub(super) struct Ends {
+pub(crate) struct Ends {
     /// The header's bytes.
     pub start: [u8; HEADER_LEN as usize],
     pub header: Header,

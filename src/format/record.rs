@@ -3,14 +3,16 @@
 //! A record's head is `thread_id` u64, `interpreter_id` u32, `encoding` u8; what follows depends on
 //! the encoding. Nothing here knows a thread's stack: [`Change::resolve`] is given its depth.
 
+pub(crate) mod entries;
+
 use std::io::Read;
 
 use crate::error::{Error, Position, Result};
-use crate::format::entries::{self, ENTRY_MAX};
-use crate::format::header::ByteOrder;
-use crate::format::varint::{self, Fault};
+use crate::format::layout::header::ByteOrder;
 use crate::limits::STACK_DEPTH;
 use crate::model::{StackChange, ThreadKey};
+use crate::varint::{self, Fault};
+use entries::ENTRY_MAX;
 
 /// The thread's stack again, any number of times.
 pub(crate) const REPEAT: u8 = 0;

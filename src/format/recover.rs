@@ -1,16 +1,18 @@
 //! What is whole of a torn or damaged profile, as a sound one.
 
+pub(crate) mod salvage;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Position, Result};
-use crate::format::extension::{ChunkInfo, RunEnds};
-use crate::format::reader::{Contents, Fault, read_up_to};
-use crate::format::ring::{RING_START, is_ring};
-use crate::format::salvage::{Salvaged, salvage};
-use crate::format::sequence::{Framing, Lost, Part, Sequence};
+use crate::format::chunks::sequence::{Framing, Lost, Part, Sequence};
+use crate::format::layout::extension::{ChunkInfo, RunEnds};
+use crate::format::layout::ring::{RING_START, is_ring};
+use crate::format::open::{Contents, Fault, read_up_to};
+use crate::format::recover::salvage::{Salvaged, salvage};
 use crate::limits::{LOSSES, SPOOL_MEMORY};
 
 /// A sound copy of what was whole.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::error::{Error, Result};
-use crate::format::entries::{self, ENTRY_MAX};
+use crate::format::record::entries::{self, ENTRY_MAX};
 use crate::format::record::{Body, RecordReader};
 use crate::format::scan::{BLOCK, Late, Scan};
 use crate::format::threads::ThreadIndex;

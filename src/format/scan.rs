@@ -12,12 +12,12 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use tempfile::SpooledTempFile;
 
+use crate::counts::observer::Tally;
+use crate::counts::windows::CountedWindows;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::entries;
+use crate::format::record::entries;
 use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
-use crate::format::tally::Tally;
 use crate::format::threads::{OrderSeen, ThreadIndex};
-use crate::format::windows::CountedWindows;
 use crate::limits::{LATE_RECORDS, SPOOL_MEMORY, STACK_DEPTH, THREADS};
 use crate::model::{Clock, Place, StackChange, ThreadKey};
 

@@ -46,7 +46,7 @@ impl ThreadIndex {
 
 /// Which thread was written before which within one instant.
 #[derive(Debug)]
-pub(super) struct OrderSeen {
+pub(crate) struct OrderSeen {
     time: u64,
     last: Option<u32>,
     /// Number of the current instant.

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::limits::ZSTD_WINDOW_LOG;
-use crate::threads;
+use crate::worker;
 
 /// Bytes of a packed block.
 const PACKED: usize = 64 * 1024;
@@ -17,14 +17,14 @@ const UNPACKED: usize = 256 * 1024;
 const AHEAD: usize = 4;
 
 /// The decoder both here and beside.
-pub(super) fn decoder<R: BufRead>(packed: R) -> io::Result<zstd::stream::read::Decoder<'static, R>> {
+pub(crate) fn decoder<R: BufRead>(packed: R) -> io::Result<zstd::stream::read::Decoder<'static, R>> {
     let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
     decoder.window_log_max(ZSTD_WINDOW_LOG)?;
     Ok(decoder)
 }
 
 /// Reads what `region` holds, unpacked.
-pub(super) struct Unpacker<R> {
+pub(crate) struct Unpacker<R> {
     region: R,
     /// `None` once all packed blocks are handed over.
     packed: Option<SyncSender<Vec<u8>>>,
@@ -49,7 +49,7 @@ impl<R: Read> Unpacker<R> {
     pub fn new(region: R) -> io::Result<Result<Self, R>> {
         let (packed, blocks) = sync_channel(AHEAD);
         let (sender, events) = sync_channel(AHEAD);
-        let thread = threads::worker(move || {
+        let thread = worker::worker(move || {
             let packed = Packed { blocks, events: sender.clone(), block: Vec::new(), pos: 0 };
             if let Err(error) = unpack(packed, &sender) {
                 // Nobody may be there to be told.

@@ -3,18 +3,16 @@
 //! A *sample* is one thread at one instant. All times are microseconds of the profiler's
 //! monotonic clock, as CPython records them.
 
-mod count;
 mod facts;
-mod frame;
 mod ids;
-mod lanes;
 mod order;
+pub(crate) mod reorder;
+pub(crate) mod tables;
 
-pub use count::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
+pub use crate::model::reorder::{Cut, Lane, Lanes, Slice, StackRun};
+pub use crate::model::tables::{Frame, Location, StringTable, Tables};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
-pub use frame::{Frame, Location, StringTable, Tables};
 pub use ids::IdSet;
-pub use lanes::{Cut, Lane, Lanes, Slice, StackRun};
 pub use order::{Clock, Place, keys};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may

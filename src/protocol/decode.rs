@@ -10,9 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{LINE_MAX, NODES};
 use crate::model::ThreadKey;
 use crate::protocol::encode::{NULL, is_run_id};
+use crate::protocol::json::read_raw;
 use crate::protocol::message::{Agg, End, ErrorMessage, FrameDef, Heartbeat, Loss, Meta, StrDef, VERSION};
-use crate::protocol::parse;
-use crate::protocol::select::MessageType;
+use crate::protocol::stream_types::MessageType;
 use crate::protocol::text;
 
 /// What every message begins with.
@@ -105,7 +105,7 @@ impl ThreadColumns {
 
     /// Adds samples with the stack of this node.
     #[inline(always)]
-    pub(super) fn push_stack(&mut self, node: u32, samples: usize) {
+    pub(crate) fn push_stack(&mut self, node: u32, samples: usize) {
         match self.stacks.last_mut() {
             Some((last, before)) if *last == node => *before += samples,
             _ => self.stacks.push((node, samples)),
@@ -119,13 +119,13 @@ impl RawColumns {
         &self.threads[..self.used]
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.stack_frame_id.clear();
         self.stack_parent.clear();
         self.used = 0;
     }
 
-    pub(super) fn next_thread(&mut self) -> &mut ThreadColumns {
+    pub(crate) fn next_thread(&mut self) -> &mut ThreadColumns {
         if self.used == self.threads.len() {
             self.threads.push(ThreadColumns::default());
         }
@@ -215,7 +215,7 @@ pub(crate) fn unknown_version(version: u64) -> Error {
 }
 
 /// What is said of a line over [`LINE_MAX`].
-pub(super) fn too_long(bytes: usize) -> Error {
+pub(crate) fn too_long(bytes: usize) -> Error {
     let what = format!("a message of {bytes} bytes; only one string by itself may have more than {LINE_MAX}");
     Error::new(ErrorKind::Limit, what)
 }
@@ -247,7 +247,7 @@ fn body(kind: MessageType, line: &[u8], body_at: Option<usize>, columns: &mut Ra
         }
         MessageType::FrameDef => Message::FrameDef(checked_frames(text::parse(line)?)?),
         MessageType::Raw => {
-            let canonical = body_at.and_then(|at| parse::raw(&line[at..], columns));
+            let canonical = body_at.and_then(|at| read_raw::raw(&line[at..], columns));
             if canonical.is_none() {
                 sole_envelope(line, body_at)?;
                 general_raw(line, columns)?;
@@ -486,7 +486,7 @@ mod tests {
     fn canonical_of(line: &[u8]) -> Option<String> {
         let (_, _, at) = canonical_envelope(line)?;
         let mut columns = RawColumns::default();
-        parse::raw(&line[at?..], &mut columns)?;
+        read_raw::raw(&line[at?..], &mut columns)?;
         Some(told(&columns))
     }
 

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::model::ThreadKey;
-use crate::protocol::columns;
+use crate::protocol::json::write_ints;
 use crate::protocol::message::VERSION;
-use crate::protocol::select::MessageType;
+use crate::protocol::stream_types::MessageType;
 
 /// Stands for null in columns of nodes.
 pub(crate) const NULL: u32 = u32::MAX;
@@ -76,7 +76,7 @@ impl Encoder {
 }
 
 /// What every message begins with.
-pub(super) struct Envelope<'a> {
+pub(crate) struct Envelope<'a> {
     pub type_: &'a str,
     pub run_id: &'a str,
     pub seq: u64,
@@ -156,11 +156,11 @@ impl Raw<'_> {
         key(out, b",\"samples\":");
         number(out, samples as u64);
         key(out, b",\"stack_frame_id\":");
-        columns::numbers(out, self.node_frame.iter().map(|frame| u64::from(*frame)));
+        write_ints::numbers(out, self.node_frame.iter().map(|frame| u64::from(*frame)));
         if self.node_parent.iter().any(|parent| *parent != NULL) {
             key(out, b",\"stack_parent\":");
             let parents = self.node_parent.iter();
-            columns::optional(out, parents.map(|parent| (*parent != NULL).then_some(i64::from(*parent))));
+            write_ints::optional(out, parents.map(|parent| (*parent != NULL).then_some(i64::from(*parent))));
         }
         key(out, b",\"threads\":[");
         for (index, thread) in self.threads.iter().enumerate() {
@@ -178,12 +178,12 @@ impl RawThread<'_> {
         key(out, b"\",\"interpreter_id\":");
         number(out, u64::from(self.thread.interpreter_id));
         key(out, b",\"ts_delta_usec\":");
-        columns::deltas(out, start_us, self.times);
+        write_ints::deltas(out, start_us, self.times);
         key(out, b",\"status\":");
-        columns::bytes(out, self.status);
+        write_ints::bytes(out, self.status);
         if self.stacks.iter().any(|(node, _)| *node != NULL) {
             key(out, b",\"stack\":");
-            columns::runs(out, self.stacks, NULL);
+            write_ints::runs(out, self.stacks, NULL);
         }
         out.push(b'}');
     }

@@ -4,20 +4,23 @@
 //! [`message`] has a struct for each message but `raw`, whose columns are borrowed
 //! ([`Raw`]) when they are written and reused ([`RawColumns`]) when they are read.
 
-pub(crate) mod bodies;
 mod check;
-mod columns;
 mod cpython;
 mod decode;
 mod encode;
+pub(crate) mod envelope;
 pub(crate) mod group;
+pub(crate) mod json;
+pub(crate) mod lines;
+pub(crate) mod lmcache;
 pub mod message;
 mod msgpack;
-mod parse;
-mod relay;
-mod select;
+pub(crate) mod stream_types;
+pub(crate) mod table_messages;
 mod text;
 
+pub use crate::protocol::envelope::{Head, amended, loss_line};
+pub use crate::protocol::stream_types::{MessageType, StreamTypes, parse_duration};
 pub use check::{Checker, Finding};
 pub(crate) use cpython::CpythonRules;
 pub use cpython::{
@@ -26,7 +29,6 @@ pub use cpython::{
 pub(crate) use decode::unknown_version;
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
+pub use lines::{Line, Lines, Tolerated};
 pub use msgpack::{Frames, FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
-pub use relay::{Head, amended, loss_line};
-pub use select::{MessageType, StreamTypes, parse_duration};
 pub(crate) use text::quoted;

@@ -27,7 +27,7 @@ const WORDS: usize = 300;
 /// # Errors
 ///
 /// A line that does not hold such a value.
-pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
     if line.len() <= TAPE
         && let Ok(value) = simd_json::serde::from_slice(&mut line.to_vec())
     {
@@ -37,7 +37,7 @@ pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
 }
 
 /// The same, for values that are a small part of the line.
-pub(super) fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
+pub(crate) fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
     let fault = match serde_json::from_slice(line) {
         Ok(value) => return Ok(value),
         Err(fault) => fault,
@@ -87,7 +87,7 @@ fn in_words(line: &[u8], fault: &serde_json::Error, has_column: bool) -> Error {
 }
 
 /// A list of facts, of at most [`FACTS`]; or null.
-pub(super) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Vec<T>>, D::Error> {
     struct Few<T>(PhantomData<T>);
@@ -120,7 +120,7 @@ pub(super) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 /// Facts by their names, at most [`FACTS`]; or null.
-pub(super) fn few_by_key<'de, D, K, T>(from: D) -> Result<Option<BTreeMap<K, T>>, D::Error>
+pub(crate) fn few_by_key<'de, D, K, T>(from: D) -> Result<Option<BTreeMap<K, T>>, D::Error>
 where
     D: Deserializer<'de>,
     K: Deserialize<'de> + Ord,
@@ -192,7 +192,7 @@ pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
 }
 
 /// JSON with the digits of those of its numbers that are integers in another notation.
-pub(super) fn with_integers(text: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn with_integers(text: &[u8]) -> Cow<'_, [u8]> {
     let mut out: Option<Vec<u8>> = None;
     let mut done = 0;
     let mut at = 0;
@@ -237,7 +237,7 @@ fn end_of_string(text: &[u8], start: usize) -> usize {
 }
 
 /// The digits of a JSON number that is an integer.
-pub(super) fn integer(number: &str) -> Option<String> {
+pub(crate) fn integer(number: &str) -> Option<String> {
     let (sign, unsigned) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
     let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().ok()?),

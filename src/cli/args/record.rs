@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Access, Live, Written, parse_flush, parse_label, parse_size};
+use crate::cli::args::{Access, Live, Written, parse_flush, parse_label, parse_size};
 use crate::convert::Flush;
 use crate::protocol::{StreamTypes, parse_duration};
 

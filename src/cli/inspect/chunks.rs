@@ -116,7 +116,7 @@ struct Seen {
     faults: Vec<Fault>,
 }
 
-pub(super) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read + Seek)) -> Result<Status> {
+pub(crate) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read + Seek)) -> Result<Status> {
     let named = |error: Error| error.within(job.name);
     let mut report = Report {
         kind: if sequence.framing() == Framing::Lengths { "framed profiles" } else { "chunked profile" },

@@ -18,13 +18,13 @@ use serde::Serialize;
 
 use crate::cli::Status;
 use crate::cli::args::Inspect;
-use crate::cli::messages::Messages;
-use crate::cli::network::network;
-use crate::cli::sniff::{Sniffed, sniff};
-use crate::cli::terminal::{self, shown_lines};
+use crate::cli::io::Input;
+use crate::cli::io::sniff::{Sniffed, sniff};
+use crate::cli::net::options::network;
+use crate::cli::ui::messages::Messages;
+use crate::cli::ui::terminal::{self, shown_lines};
 use crate::error::{Error, Position, Result};
 use crate::model::ThreadKey;
-use crate::stream::Input;
 
 /// A thread of a profile or a run.
 #[derive(Debug, Serialize)]
@@ -98,7 +98,7 @@ impl fmt::Display for FaultReport {
     }
 }
 
-pub(super) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
+pub(crate) fn run(args: &Inspect, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref(), &network(&args.access, messages)?)?;
     let name = input.name();
     let job = Job { name: &name, json: args.json, verify: args.verify, outline: args.outline, messages };

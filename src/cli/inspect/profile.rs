@@ -94,7 +94,7 @@ struct Records {
     pop_push: u64,
 }
 
-pub(super) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status> {
+pub(crate) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status> {
     let named = |error: Error| error.within(job.name);
     let mut sequence = Sequence::open(&mut source).map_err(named)?;
     if sequence.framing() != Framing::Files {

@@ -11,7 +11,7 @@ use crate::protocol::message::{Capture, IdScope, LossAmount, Stats, VERSION};
 const LISTED: usize = 5;
 
 /// "yes" or "no" for each setting.
-pub(super) fn capture_text(capture: &Capture) -> String {
+pub(crate) fn capture_text(capture: &Capture) -> String {
     let settings = [
         ("all threads", capture.all_threads),
         ("native", capture.native),
@@ -23,7 +23,7 @@ pub(super) fn capture_text(capture: &Capture) -> String {
 }
 
 /// The planned time between two instants, and what that is in a second.
-pub(super) fn interval_text(us: u64) -> String {
+pub(crate) fn interval_text(us: u64) -> String {
     if us == 0 {
         return "0 us".to_string();
     }
@@ -31,12 +31,12 @@ pub(super) fn interval_text(us: u64) -> String {
 }
 
 /// The earliest and the latest sample time.
-pub(super) fn span_text(first: u64, last: u64) -> String {
+pub(crate) fn span_text(first: u64, last: u64) -> String {
     format!("{} (from {} to {})", duration(last - first), instant(first), instant(last))
 }
 
 /// What the profiler measured; what it did not measure is unknown.
-pub(super) fn measured_rows(sheet: &mut Sheet, stats: Option<&Stats>) {
+pub(crate) fn measured_rows(sheet: &mut Sheet, stats: Option<&Stats>) {
     let percent = |value: f64| format!("{} %", measured(value));
     let seconds = stats.map(|stats| format!("{} s", measured(stats.duration_sec)));
     let rate = stats.map(|stats| format!("{} a second", measured(stats.sample_rate)));
@@ -191,7 +191,7 @@ fn amount_text(total: &LossTotal) -> String {
 }
 
 /// A Unix time as a date, where it has one.
-pub(super) fn date(wall_usec: i64) -> Option<String> {
+pub(crate) fn date(wall_usec: i64) -> Option<String> {
     let time = OffsetDateTime::from_unix_timestamp_nanos(i128::from(wall_usec) * 1000).ok()?;
     let whole = time.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()?;
     Some(format!("{}.{:06}Z", whole.trim_end_matches('Z'), time.microsecond()))

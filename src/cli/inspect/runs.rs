@@ -24,7 +24,7 @@ const TEXT_KEPT: usize = 64;
 
 /// A run, as far as it is read.
 #[derive(Default, Serialize)]
-pub(super) struct Run {
+pub(crate) struct Run {
     pub run_id: String,
     /// Version of its schema.
     pub v: u64,
@@ -97,7 +97,7 @@ pub(super) struct Run {
 
 /// What the run's first meta message says.
 #[derive(Default, Serialize)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,7 +123,7 @@ pub(super) struct Facts {
 
 /// The end message's own counts.
 #[derive(Serialize)]
-pub(super) struct EndFacts {
+pub(crate) struct EndFacts {
     pub batches: u64,
     pub messages: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,7 +137,7 @@ pub(super) struct EndFacts {
 
 /// All loss messages of one reason.
 #[derive(Default, Serialize)]
-pub(super) struct LossTotal {
+pub(crate) struct LossTotal {
     pub messages: u64,
     #[serde(flatten)]
     pub amount: LossAmount,
@@ -145,7 +145,7 @@ pub(super) struct LossTotal {
 
 /// Messages that never came.
 #[derive(Serialize)]
-pub(super) struct Gap {
+pub(crate) struct Gap {
     pub first_seq: u64,
     pub last_seq: u64,
     /// The message behind the gap.

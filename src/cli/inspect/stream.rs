@@ -12,7 +12,7 @@ use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::KEPT;
 use crate::protocol::{Decoded, Message, RawColumns, decode};
-use crate::stream::{Lines, Tolerated};
+use crate::protocol::{Lines, Tolerated};
 
 #[derive(Serialize)]
 struct Report {
@@ -39,7 +39,7 @@ struct Damaged {
     first: Error,
 }
 
-pub(super) fn run(job: &Job<'_>, packing: Option<&'static str>, reader: Box<dyn BufRead>) -> Result<Status> {
+pub(crate) fn run(job: &Job<'_>, packing: Option<&'static str>, reader: Box<dyn BufRead>) -> Result<Status> {
     let named = |error: Error| error.within(job.name);
     let mut stream = Stream::default();
     let mut lines = Lines::new(reader);

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use crate::cli::inspect::ThreadReport;
-use crate::cli::terminal::shown;
+use crate::cli::ui::terminal::shown;
 
 /// Threads that the text lists; `--json` has them all.
 const THREADS: usize = 20;
 
 /// A text in the making.
 #[derive(Default)]
-pub(super) struct Sheet {
+pub(crate) struct Sheet {
     text: String,
     rows: Vec<(&'static str, String)>,
 }
@@ -92,12 +92,12 @@ impl Sheet {
 }
 
 /// A number of things, whose plural has an s.
-pub(super) fn counted(number: u64, thing: &str) -> String {
+pub(crate) fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A length of time.
-pub(super) fn duration(us: u64) -> String {
+pub(crate) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{} ms", decimal(us, 3)),
@@ -115,7 +115,7 @@ pub(super) fn duration(us: u64) -> String {
 }
 
 /// A time on the profiler's clock.
-pub(super) fn instant(us: u64) -> String {
+pub(crate) fn instant(us: u64) -> String {
     format!("{} s", decimal(us, 6))
 }
 
@@ -131,7 +131,7 @@ fn decimal(value: u64, places: usize) -> String {
 }
 
 /// A measured number with six digits that count. One that is not zero never looks like zero.
-pub(super) fn measured(value: f64) -> String {
+pub(crate) fn measured(value: f64) -> String {
     if value == 0.0 {
         return "0".to_string();
     }

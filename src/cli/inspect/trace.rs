@@ -27,7 +27,7 @@ struct Report {
     faults: Vec<FaultReport>,
 }
 
-pub(super) fn run(job: &Job<'_>, mut trace: LmcacheTrace<impl Read>) -> Result<Status> {
+pub(crate) fn run(job: &Job<'_>, mut trace: LmcacheTrace<impl Read>) -> Result<Status> {
     let mut calls_by_name: BTreeMap<String, u64> = BTreeMap::new();
     let mut text_of_call = Vec::new();
     let mut faults: Vec<Error> = Vec::new();

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use super::profiles::check_name;
-use super::snapshot::failed;
+use crate::cli::io::{Target, leads_to};
+use crate::cli::net::{Address, BindFault, PrivateListener, SocketAddress, Transport};
+use crate::cli::record::profiles::check_name;
+use crate::cli::record::snapshot::failed;
 use crate::error::{Error, Result};
 use crate::protocol::parse_duration;
-use crate::stream::{Address, BindFault, PrivateListener, SocketAddress, Target, Transport, leads_to};
 
 /// Bytes of a command: room for a path.
 const LINE: u64 = 8 * 1024;
@@ -23,13 +24,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A command, and who waits for the answer.
-pub(super) struct Request {
+pub(crate) struct Request {
     pub command: Command,
     pub reply: Sender<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(crate) enum Command {
     Snapshot { path: PathBuf, after: Duration },
     Status,
     Stop,
@@ -78,7 +79,7 @@ fn bare(text: &str) -> Result<(String, Duration), String> {
 /// # Errors
 ///
 /// What is no file: standard output, a socket, an unknown scheme.
-pub(in crate::cli) fn snapshot_path(argument: &Path) -> Result<PathBuf> {
+pub(crate) fn snapshot_path(argument: &Path) -> Result<PathBuf> {
     let what = match Address::parse(argument)? {
         Address::File(path) if path.as_os_str().is_empty() => "an empty name".to_string(),
         Address::File(path) => match Target::of_file(path)? {
@@ -97,7 +98,7 @@ pub(in crate::cli) fn snapshot_path(argument: &Path) -> Result<PathBuf> {
 /// # Errors
 ///
 /// A usage error that says what it is.
-pub(super) fn check_plain(path: &Path) -> Result<()> {
+pub(crate) fn check_plain(path: &Path) -> Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     let kind = found.file_type();
@@ -126,7 +127,7 @@ fn no_file(what: &str) -> Error {
 /// # Errors
 ///
 /// Any other address.
-pub(in crate::cli) fn path_of(address: &str) -> Result<PathBuf> {
+pub(crate) fn path_of(address: &str) -> Result<PathBuf> {
     match Address::parse(Path::new(address))? {
         Address::File(path) | Address::Socket(SocketAddress { transport: Transport::Unix(path), .. }) => {
             Ok(path)
@@ -138,7 +139,7 @@ pub(in crate::cli) fn path_of(address: &str) -> Result<PathBuf> {
 }
 
 /// A socket that is there as long as this is.
-pub(super) struct Control {
+pub(crate) struct Control {
     _listener: PrivateListener,
 }
 

@@ -8,7 +8,7 @@ use crate::cli::args::Record as Args;
 const LENGTH: usize = 1024;
 
 /// The label for a command line, or `None` where none is wanted or known.
-pub(super) fn command(arguments: &[String], args: &Args) -> Option<String> {
+pub(crate) fn command(arguments: &[String], args: &Args) -> Option<String> {
     if args.no_command || arguments.is_empty() {
         return None;
     }

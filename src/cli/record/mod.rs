@@ -1,7 +1,6 @@
 //! `record`: CPython's profiler, run with a collector of ours, into streams and profiles while it samples.
 
 mod control;
-mod ending;
 mod label;
 mod packets;
 mod profiler;
@@ -9,6 +8,7 @@ mod profiles;
 mod recording;
 mod ring;
 mod ring_file;
+pub(crate) mod shutdown;
 mod snapshot;
 mod stream;
 
@@ -26,22 +26,23 @@ use serde_json::json;
 
 use crate::cli::Status;
 use crate::cli::args::{Format, Record as Args, Schema};
-use crate::cli::follow::Every;
-use crate::cli::messages::Messages;
-use crate::cli::network::network;
-use crate::cli::outlet::{self, check_for_readers, has_readers};
-use crate::cli::signals;
+use crate::cli::commands::follow::Every;
+use crate::cli::io::outputs::{self, check_for_readers, has_readers};
+use crate::cli::io::{Target, folder_of};
+use crate::cli::net::Network;
+use crate::cli::net::options::network;
+use crate::cli::ui::messages::Messages;
+use crate::cli::ui::signals;
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
-use crate::stream::{Network, Target, folder_of};
 use control::{Command, Control, Request};
-pub(super) use control::{path_of, snapshot_path};
-use ending::Ending;
+pub(crate) use control::{path_of, snapshot_path};
 use packets::{Fact, Packets, Profiler as Id, Said};
 use profiler::{Profiler, process};
 use profiles::{check_name, is_profile};
 use recording::Recording;
 use ring::Ring;
+use shutdown::Ending;
 use snapshot::{Snapshots, Wanted, failed, file_of};
 
 /// Messages that wait for the recorder; then the profiler waits.
@@ -60,7 +61,7 @@ enum Event {
     Asked(Request),
 }
 
-pub(super) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let asked = profiler_args(&args.profiler)?;
     if args.run_id == "auto" {
         return Err(Error::usage(
@@ -166,7 +167,7 @@ impl Targets {
         let all = if args.output.is_empty() && args.ring.is_some() {
             Vec::new()
         } else {
-            outlet::targets(&args.output, &[], network)?
+            outputs::targets(&args.output, &[], network)?
         };
         for target in all {
             if let Target::File(path) = &target {

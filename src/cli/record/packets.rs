@@ -14,7 +14,7 @@ use crate::format::is_profile;
 use crate::limits::CHUNK_BYTES;
 
 /// Process id of a profiler.
-pub(super) type Profiler = u32;
+pub(crate) type Profiler = u32;
 
 const LAST: u32 = 1 << 31;
 /// Bytes of a packet; the system keeps fewer together.
@@ -24,7 +24,7 @@ const PROFILERS: usize = 4096;
 
 /// A message of a profiler.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// A part of its run.
     Profile(Vec<u8>),
     /// Something about its run.
@@ -33,7 +33,7 @@ pub(super) enum Said {
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub(super) enum Fact {
+pub(crate) enum Fact {
     /// It is about to sample.
     Begin(Begin),
     /// Its next part is the last one of its run.
@@ -56,7 +56,7 @@ pub(super) enum Fact {
 
 /// What a profiler knows of its target.
 #[derive(Debug, Deserialize)]
-pub(super) struct Begin {
+pub(crate) struct Begin {
     pub pid: u32,
     /// Unix time, and the profiler's clock at the same instant.
     pub wall_us: i64,
@@ -67,7 +67,7 @@ pub(super) struct Begin {
 }
 
 /// Takes messages out of a pipe.
-pub(super) struct Packets<R> {
+pub(crate) struct Packets<R> {
     pipe: R,
     parts: HashMap<Profiler, Vec<u8>>,
 }

@@ -10,8 +10,8 @@ use rustix::fs::Mode;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::packets::Profiler as Id;
-use crate::cli::network::TOKEN_VARIABLE;
+use crate::cli::net::options::TOKEN_VARIABLE;
+use crate::cli::record::packets::Profiler as Id;
 use crate::convert::Flush;
 use crate::error::{Error, Result};
 
@@ -29,7 +29,7 @@ if sys.version_info[:2] == (3, 15):
 const INSTALL: &str = "install CPython 3.15, or name the command that runs it: --python COMMAND";
 
 /// A profiler that runs.
-pub(super) struct Profiler {
+pub(crate) struct Profiler {
     child: Child,
 }
 
@@ -99,14 +99,14 @@ impl Profiler {
 }
 
 /// Sends a signal to profilers. One that has ended already has nothing to hear.
-pub(super) fn tell(profilers: impl IntoIterator<Item = Id>, signal: Signal) {
+pub(crate) fn tell(profilers: impl IntoIterator<Item = Id>, signal: Signal) {
     for pid in profilers.into_iter().filter_map(process) {
         let _ = kill_process(pid, signal);
     }
 }
 
 /// A process of this number, as the system knows it.
-pub(super) fn process(id: u32) -> Option<Pid> {
+pub(crate) fn process(id: u32) -> Option<Pid> {
     i32::try_from(id).ok().and_then(Pid::from_raw)
 }
 
@@ -119,7 +119,7 @@ fn name(python: &Path) -> String {
 /// # Errors
 ///
 /// One that is not there or is not CPython 3.15.
-pub(super) fn check(python: &Path) -> Result<()> {
+pub(crate) fn check(python: &Path) -> Result<()> {
     let named = |error: Error| error.within(&name(python));
     let output = Command::new(python).args(["-c", PROBE]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {

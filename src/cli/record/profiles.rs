@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cli::io::{Output, Target};
 use crate::error::{Error, Result};
-use crate::stream::{Output, Target};
 
 /// Whether a target of this name is a profile in chunks, and no stream.
-pub(super) fn is_profile(path: &Path) -> bool {
+pub(crate) fn is_profile(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "bin")
 }
 
@@ -15,7 +15,7 @@ pub(super) fn is_profile(path: &Path) -> bool {
 /// # Errors
 ///
 /// A usage error.
-pub(super) fn check_name(path: &Path) -> Result<()> {
+pub(crate) fn check_name(path: &Path) -> Result<()> {
     let inner =
         path.file_stem().map(Path::new).filter(|_| path.extension().is_some_and(|ending| ending == "zst"));
     if inner.is_some_and(is_profile) {
@@ -38,7 +38,7 @@ fn named(target: &Target) -> impl Fn(Error) -> Error {
 }
 
 /// The profiles of one process.
-pub(super) struct Profiles {
+pub(crate) struct Profiles {
     places: Vec<(Target, Output)>,
 }
 

@@ -6,27 +6,28 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use super::label;
-use super::packets::{Begin, Fact, Profiler, Said};
-use super::profiles::Profiles;
-use super::ring::{Kept, Ring};
-use super::stream::Stream;
 use crate::cli::args::Record as Args;
-use crate::cli::messages::Messages;
-use crate::cli::runs::{own_id, random_id};
+use crate::cli::commands::runs::{own_id, random_id};
+use crate::cli::io::{Limit, Target};
+use crate::cli::net::Network;
+use crate::cli::record::label;
+use crate::cli::record::packets::{Begin, Fact, Profiler, Said};
+use crate::cli::record::profiles::Profiles;
+use crate::cli::record::ring::{Kept, Ring};
+use crate::cli::record::stream::Stream;
+use crate::cli::ui::messages::Messages;
 use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChunkInfo, Framing, Lost, Profile, RunEnd};
 use crate::model::Statistics;
-use crate::stream::{Limit, Network, Target};
 
 /// Processes that are named where there may be any number.
 const NAMED: usize = 10;
 /// Percentage of samples from which on it is said that they were missed.
 const MISSED: f64 = 10.0;
 
-pub(super) struct Recording<'a> {
+pub(crate) struct Recording<'a> {
     args: &'a Args,
     messages: &'a Messages,
     run_id: String,
@@ -539,7 +540,7 @@ fn child_id(id: &str, pid: u32) -> String {
 }
 
 /// Of the run of this id.
-pub(super) fn stream_options(args: &Args, run_id: &str) -> Result<StreamOptions> {
+pub(crate) fn stream_options(args: &Args, run_id: &str) -> Result<StreamOptions> {
     let mut options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
     if let Some(types) = &args.stream_types {
         options = options.types(types.clone());

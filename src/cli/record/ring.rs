@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::ring_file::RingFile;
 use crate::cli::args::RingLimits;
-use crate::cli::messages::Messages;
+use crate::cli::record::ring_file::RingFile;
+use crate::cli::ui::messages::Messages;
 use crate::error::Result;
 use crate::format::{ChunkInfo, RING_START};
 
 /// What is known of a chunk in the ring.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     pub run_id: String,
     pub samples: u64,
     /// `None` without samples.
@@ -39,13 +39,13 @@ enum Place {
 
 /// Chunks that have gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gone {
+pub(crate) struct Gone {
     pub chunks: u64,
     pub samples: u64,
 }
 
 /// The ring.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     limits: RingLimits,
     /// The oldest first.
     entries: VecDeque<Entry>,
@@ -56,7 +56,7 @@ pub(super) struct Ring {
 }
 
 /// The ring as it was at some time.
-pub(super) struct Held {
+pub(crate) struct Held {
     /// Run by run, in each the oldest first.
     pub chunks: Vec<(Kept, Arc<Vec<u8>>)>,
     pub gone: Gone,
@@ -195,7 +195,7 @@ impl Ring {
 }
 
 /// From the first sample of chunks to the last.
-pub(super) fn whole_span<'a>(chunks: impl Iterator<Item = &'a Kept>) -> Option<(u64, u64)> {
+pub(crate) fn whole_span<'a>(chunks: impl Iterator<Item = &'a Kept>) -> Option<(u64, u64)> {
     let spans = chunks.filter_map(|kept| kept.span_us);
     spans.reduce(|(low, high), span| (low.min(span.0), high.max(span.1)))
 }

@@ -13,12 +13,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::cli::io::{Made, is_at, leads_to, lock};
 use crate::error::{Error, Result};
 use crate::format::{HEADER_LEN, RING_START, is_ring, ring_start};
-use crate::stream::{Made, is_at, leads_to, lock};
 
 /// The ring file of a recorder.
-pub(super) struct RingFile {
+pub(crate) struct RingFile {
     file: File,
     path: PathBuf,
     /// Where the next chunk goes.
@@ -159,7 +159,7 @@ impl Drop for RingFile {
 }
 
 /// Whether a file that is there is a ring file, whatever it is called.
-pub(super) fn is_ring_file(path: &Path) -> bool {
+pub(crate) fn is_ring_file(path: &Path) -> bool {
     // A pipe could keep us waiting.
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         return false;

@@ -9,21 +9,22 @@ use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::control::check_plain;
-use super::profiles::is_profile;
-use super::recording::stream_options;
-use super::ring::{Held, whole_span};
-use super::ring_file::is_ring_file;
-use super::stream::Stream;
 use crate::cli::args::Record as Args;
-use crate::cli::messages::Messages;
+use crate::cli::io::Target;
+use crate::cli::net::Network;
+use crate::cli::record::control::check_plain;
+use crate::cli::record::profiles::is_profile;
+use crate::cli::record::recording::stream_options;
+use crate::cli::record::ring::{Held, whole_span};
+use crate::cli::record::ring_file::is_ring_file;
+use crate::cli::record::stream::Stream;
+use crate::cli::ui::messages::Messages;
 use crate::convert::RunStream;
 use crate::error::{Error, Result};
 use crate::format::{Framing, Profile};
-use crate::stream::{Network, Target};
 
 /// A snapshot that was asked for.
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     pub path: PathBuf,
     pub held: Held,
     /// Who waits for the answer.
@@ -31,7 +32,7 @@ pub(super) struct Wanted {
 }
 
 /// The thread that writes snapshots.
-pub(super) struct Snapshots {
+pub(crate) struct Snapshots {
     queue: Sender<Wanted>,
     /// Whether all that nobody waited for were written.
     thread: JoinHandle<bool>,
@@ -106,7 +107,7 @@ fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held:
 }
 
 /// The answer to what cannot be done.
-pub(super) fn failed(why: &str) -> String {
+pub(crate) fn failed(why: &str) -> String {
     json!({"ok": false, "error": why}).to_string()
 }
 
@@ -143,7 +144,7 @@ fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held:
 
 /// The file of the snapshot of this number, by the pattern: `{}` in it becomes time and number, which
 /// otherwise stand before the ending.
-pub(super) fn file_of(pattern: &Path, number: u64) -> PathBuf {
+pub(crate) fn file_of(pattern: &Path, number: u64) -> PathBuf {
     let now = OffsetDateTime::now_utc();
     let whole = now.replace_nanosecond(0).unwrap_or(now);
     let time = whole.format(&Rfc3339).unwrap_or_default().replace(['-', ':'], "");

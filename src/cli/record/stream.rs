@@ -1,13 +1,14 @@
 //! The stream of a recording, on its way to every target of its.
 
 use crate::cli::args::{Format, Record as Args};
-use crate::cli::messages::Messages;
-use crate::cli::outlet::Outlet;
+use crate::cli::io::outputs::Outlet;
+use crate::cli::io::{Limit, Target};
+use crate::cli::net::Network;
+use crate::cli::ui::messages::Messages;
 use crate::cli::{Status, is_broken_pipe};
 use crate::error::{Error, Result};
-use crate::stream::{Limit, Network, Target};
 
-pub(super) struct Stream {
+pub(crate) struct Stream {
     /// `None` where nobody wants it, or nobody any more.
     written: Option<Box<Outlet>>,
     is_binary: bool,

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use tempfile::SpooledTempFile;
 
-use super::intake::{Intake, RunHead};
-use super::{Outcome, ProfileOptions, threads, whole};
-use crate::convert::defined::Definitions;
-use crate::convert::merge::Merge;
-use crate::convert::options::Flush;
+use crate::convert::stream_definitions::Definitions;
+use crate::convert::to_binary::merge::Merge;
+use crate::convert::to_binary::stream_reader::{Intake, RunHead};
+use crate::convert::to_binary::{Outcome, ProfileOptions, threads, whole};
+use crate::convert::to_stream::options::Flush;
 use crate::error::Result;
 use crate::format::{Chunk, ChunkInfo, Packing, RunEnd, Writer};
 use crate::limits::CHUNK_SAMPLES;

@@ -2,12 +2,13 @@
 
 use std::io::{Read, Seek, Write};
 
-use super::RunStream;
+use crate::convert::to_stream::RunStream;
+use crate::counts::{CountedWindow, CountedWindows};
 use crate::error::Result;
-use crate::format::{CountedWindow, CountedWindows, Profile};
+use crate::format::Profile;
 
 /// What was counted of a profile while it was opened, if it was.
-pub(super) struct Counted {
+pub(crate) struct Counted {
     windows: Option<CountedWindows>,
     /// The numbers of its frames, where they aren't its own.
     numbers: Option<Vec<u32>>,
@@ -31,7 +32,7 @@ impl Counted {
 
 impl RunStream {
     /// What was counted of this profile; `numbers` are those of its frames, where they aren't its own.
-    pub(super) fn counted<R: Read + Seek>(
+    pub(crate) fn counted<R: Read + Seek>(
         &self,
         profile: &mut Profile<R>,
         numbers: Option<&[u32]>,
@@ -43,7 +44,7 @@ impl RunStream {
     }
 
     /// Takes what was counted while the profile was opened in place of its samples.
-    pub(super) fn take_windows(&mut self, counted: &mut Counted, sink: &mut impl Write) -> Result<()> {
+    pub(crate) fn take_windows(&mut self, counted: &mut Counted, sink: &mut impl Write) -> Result<()> {
         while let Some(window) = counted.next()? {
             let key = window.span_us.0;
             self.pass(key, sink)?;
@@ -62,7 +63,7 @@ impl RunStream {
     }
 
     /// Takes the counts of a window whose samples are about to come.
-    pub(super) fn take_window(&mut self, counted: &mut Counted) -> Result<()> {
+    pub(crate) fn take_window(&mut self, counted: &mut Counted) -> Result<()> {
         if let Some(window) = counted.next()? {
             self.add_window(window, counted);
         }

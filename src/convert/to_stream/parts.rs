@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::{Heartbeats, Run, RunStatistics, RunStream};
 use crate::convert::aggregate::Aggregator;
-use crate::convert::definitions::{MergedTables, UsedFrames};
-use crate::convert::options::micros;
+use crate::convert::to_stream::options::micros;
+use crate::convert::to_stream::{Heartbeats, Run, RunStatistics, RunStream};
+use crate::convert::used_frames::{MergedTables, UsedFrames};
 use crate::error::{ErrorKind, Position, Result};
 use crate::format::{Contents, Fault, FaultCode, Framing, Lost};
 use crate::model::{Statistics, Tables};
@@ -15,7 +15,7 @@ use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossRe
 
 impl RunStream {
     /// A part begins. Returns the numbers that its frames get in the open batch, where they aren't its own.
-    pub(super) fn begin(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<Option<Vec<u32>>> {
+    pub(crate) fn begin(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<Option<Vec<u32>>> {
         self.open_run(contents);
         self.note_gap(contents, sink)?;
         if self.flush.part && !self.batch.is_empty() {
@@ -104,7 +104,7 @@ impl RunStream {
     }
 
     /// A part has ended.
-    pub(super) fn ended(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
+    pub(crate) fn ended(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
         let run = self.run.as_mut().expect("opened with the part");
         run.statistics.note(contents);
         if let Some(statistics) = contents.statistics {
@@ -215,7 +215,7 @@ impl RunStream {
     }
 }
 
-pub(super) fn loss(reason: LossReason, amount: LossAmount) -> Loss {
+pub(crate) fn loss(reason: LossReason, amount: LossAmount) -> Loss {
     Loss { reason: reason.name().to_string(), amount, ..Loss::default() }
 }
 
@@ -247,7 +247,7 @@ impl RunStatistics {
 
     /// What was measured over the whole run: what its last part says, where that part knows its run
     /// or is the only one that says something. Others speak for themselves.
-    pub(super) fn of_run(&self) -> Option<Statistics> {
+    pub(crate) fn of_run(&self) -> Option<Statistics> {
         self.measured.filter(|_| self.is_of_run || self.parts == 1)
     }
 }

@@ -3,19 +3,21 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::parts::loss;
-use super::{Batch, RunStream, Written};
 use crate::convert::aggregate::Aggregator;
-use crate::convert::definitions::MergedTables;
+use crate::convert::to_stream::parts::loss;
+use crate::convert::to_stream::{Batch, RunStream, Written};
+use crate::convert::used_frames::MergedTables;
+use crate::counts::CountTable;
 use crate::error::{Error, Result};
 use crate::format::Framing;
-use crate::model::{CountTable, RunFacts, Tables};
+use crate::model::{RunFacts, Tables};
+use crate::protocol::MessageType;
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
-use crate::protocol::{MessageType, bodies};
+use crate::protocol::table_messages;
 
 impl RunStream {
     /// Writes the open batch with this final table, and opens the next.
-    pub(super) fn write_batch(&mut self, whole: Option<CountTable>, sink: &mut impl Write) -> Result<()> {
+    pub(crate) fn write_batch(&mut self, whole: Option<CountTable>, sink: &mut impl Write) -> Result<()> {
         let next = Batch { index: self.batch.index + 1, ..Batch::default() };
         let mut batch = std::mem::replace(&mut self.batch, next);
         let mut raw = self.raw.take();
@@ -37,12 +39,12 @@ impl RunStream {
         let mut str_defs = Vec::new();
         if self.has(MessageType::StrDef) {
             let strings = strings.iter().map(|id| (*id, tables.strings.get(*id).unwrap_or_default()));
-            str_defs = bodies::str_defs(batch.index, strings, limit(MessageType::StrDef));
+            str_defs = table_messages::str_defs(batch.index, strings, limit(MessageType::StrDef));
         }
         let mut frame_defs = Vec::new();
         if self.has(MessageType::FrameDef) {
             let frames = frames.iter().map(|id| (*id, tables.frames[*id as usize]));
-            frame_defs = bodies::frame_defs(batch.index, frames, limit(MessageType::FrameDef));
+            frame_defs = table_messages::frame_defs(batch.index, frames, limit(MessageType::FrameDef));
         }
         let raw_messages: usize = raw.iter().map(|lines| lines.ends.len()).sum();
         let messages = str_defs.len() + frame_defs.len() + raw_messages + aggs.len() + losses.len();
@@ -110,7 +112,7 @@ impl RunStream {
                 samples_empty: Some(table.empty),
                 ..Agg::default()
             };
-            messages.extend(bodies::aggs(&head, &table.rows, limit));
+            messages.extend(table_messages::aggs(&head, &table.rows, limit));
         }
         messages
     }
@@ -207,7 +209,7 @@ impl RunStream {
     }
 
     /// Adds an error and a loss, that stand between batches, to the text.
-    pub(super) fn error_and_loss(&mut self, error: Option<&ErrorMessage>, loss: Option<&Loss>) {
+    pub(crate) fn error_and_loss(&mut self, error: Option<&ErrorMessage>, loss: Option<&Loss>) {
         if let Some(error) = error.filter(|_| self.has(MessageType::Error)) {
             self.encoder.message(&mut self.text, MessageType::Error, error);
         }

@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::{ErrorKind, Result};
-use crate::format::header::ByteOrder;
+use crate::format::layout::header::ByteOrder;
 use crate::format::record::{self, Change, REPEAT};
 use crate::format::scan::{Region, Scanned};
-use crate::format::varint;
 use crate::limits::THREADS;
 use crate::model::{Clock, Cut, ThreadKey};
+use crate::varint;
 
 const START: u64 = 1_000_000;
 /// Samples that records may be out of order here, so that small regions have late ones.

@@ -4,11 +4,11 @@ use crate::protocol::check::Report;
 use crate::protocol::check::raw::Sums;
 use crate::protocol::decode::Message;
 use crate::protocol::message::{Meta, Timing};
-use crate::protocol::select::MessageType;
+use crate::protocol::stream_types::MessageType;
 
 /// The open batch of a run.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub meta: Meta,
     /// Line of the meta.
     pub line: u64,
@@ -26,7 +26,7 @@ pub(super) struct Batch {
 }
 
 /// The type of a message, if this version knows it.
-pub(super) fn type_of(message: &Message) -> Option<MessageType> {
+pub(crate) fn type_of(message: &Message) -> Option<MessageType> {
     Some(match message {
         Message::Meta(_) => MessageType::Meta,
         Message::StrDef(_) => MessageType::StrDef,

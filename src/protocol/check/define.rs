@@ -15,7 +15,7 @@ const REMEMBERED: usize = KEPT / 4;
 
 /// The strings and frames of a run.
 #[derive(Debug)]
-pub(super) struct Definitions {
+pub(crate) struct Definitions {
     strings: Ids,
     frames: Ids,
 }
@@ -180,7 +180,7 @@ fn listed(what: &str, ids: &[u32]) -> String {
     }
 }
 
-pub(super) fn hash(value: &(impl Hash + ?Sized)) -> u64 {
+pub(crate) fn hash(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

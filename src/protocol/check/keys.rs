@@ -1,10 +1,10 @@
 //! The keys of each message in wire order, as `schema/README.md` lists them.
 
-use crate::protocol::select::MessageType;
+use crate::protocol::stream_types::MessageType;
 
 /// A key of an object, and what stands under it.
 #[derive(Clone, Copy)]
-pub(super) struct Key {
+pub(crate) struct Key {
     pub name: &'static str,
     pub required: bool,
     pub inside: Inside,
@@ -12,7 +12,7 @@ pub(super) struct Key {
 
 /// What a value has to be, beyond its JSON type, which the decoder checks.
 #[derive(Clone, Copy)]
-pub(super) enum Inside {
+pub(crate) enum Inside {
     Any,
     /// A column that may hold nulls, but not nulls alone.
     Nullable,
@@ -46,7 +46,7 @@ impl Key {
 }
 
 /// How many keys every message begins with.
-pub(super) const ENVELOPE_KEYS: usize = 4;
+pub(crate) const ENVELOPE_KEYS: usize = 4;
 
 /// A list of keys behind those of the envelope.
 macro_rules! message {
@@ -71,7 +71,7 @@ const QUANTITIES: &[Key] =
 const STATS: &[Key] = &[need("duration_sec"), need("sample_rate"), may("error_rate"), may("missed_samples")];
 
 /// The keys of a message of this type; of an unknown one only the envelope.
-pub(super) fn of_message(message: Option<MessageType>) -> &'static [Key] {
+pub(crate) fn of_message(message: Option<MessageType>) -> &'static [Key] {
     match message {
         None => message![],
         Some(MessageType::Meta) => message![

@@ -13,7 +13,7 @@ const THREADS: usize = 1024 * 1024;
 
 /// Memory that is used again for every message.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(crate) struct Room {
     used: Vec<bool>,
     nodes: Vec<(u32, u32)>,
     threads: Vec<ThreadKey>,
@@ -21,7 +21,7 @@ pub(super) struct Room {
 
 /// Where the threads of a run are.
 #[derive(Debug, Default)]
-pub(super) struct Threads {
+pub(crate) struct Threads {
     known: HashMap<ThreadKey, Thread>,
     groups: Groups,
     /// The last sample, in time order, of the groups before the current one, and of that one.
@@ -41,7 +41,7 @@ struct Thread {
 
 /// Samples, and what they say together.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sums {
+pub(crate) struct Sums {
     pub samples: u64,
     pub empty: u64,
     pub threads: u64,
@@ -66,7 +66,7 @@ impl Sums {
 }
 
 /// Checks the call tree: each node is of use and stands once.
-pub(super) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Report<'_>) {
+pub(crate) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Report<'_>) {
     let Room { used, nodes, threads } = room;
     used.clear();
     used.resize(columns.stack_frame_id.len(), false);

@@ -11,7 +11,7 @@ use crate::protocol::check::shape::Shape;
 use crate::protocol::check::tables::Tables;
 use crate::protocol::decode::{Message, RawColumns};
 use crate::protocol::message::{End, ErrorMessage, Heartbeat, IdScope, Loss, LossAmount, Meta};
-use crate::protocol::select::{MessageType, StreamTypes};
+use crate::protocol::stream_types::{MessageType, StreamTypes};
 
 /// Holes in the numbers that are kept until a loss message may tell of them.
 const OPEN_GAPS: usize = 1000;
@@ -24,7 +24,7 @@ const REASON: usize = 64;
 
 /// Follows one run.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(crate) struct Run {
     run_id: String,
     next_seq: u64,
     last_line: u64,

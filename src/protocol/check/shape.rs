@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::protocol::check::keys::{ENVELOPE_KEYS, Inside, Key, of_message};
-use crate::protocol::select::MessageType;
+use crate::protocol::stream_types::MessageType;
 use crate::protocol::text::integer;
 
 /// How deep values may nest, as with the decoder's own limit.
@@ -15,7 +15,7 @@ const TOLD: usize = 8;
 
 /// What a sound JSON object shows without being understood.
 #[derive(Debug, Default)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub kind: Option<String>,
     pub version: Option<u64>,
     pub run_id: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct Shape {
 
 /// Why a line is no JSON.
 #[derive(Debug)]
-pub(super) struct Broken {
+pub(crate) struct Broken {
     pub what: &'static str,
     /// Of the line, in bytes from 1.
     pub column: usize,
@@ -35,7 +35,7 @@ pub(super) struct Broken {
 }
 
 /// Looks through a line that holds a JSON object and nothing else.
-pub(super) fn scan(line: &[u8]) -> Result<Shape, Broken> {
+pub(crate) fn scan(line: &[u8]) -> Result<Shape, Broken> {
     let text = std::str::from_utf8(line).map_err(|fault| Broken {
         what: "bytes that are not UTF-8",
         column: fault.valid_up_to() + 1,

@@ -7,7 +7,7 @@ use crate::protocol::message::Agg;
 
 /// The tables of a run.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(crate) struct Tables {
     open: Option<Open>,
     /// Starts of the windows in the open batch.
     windows: BTreeSet<i128>,
@@ -22,7 +22,7 @@ pub(super) struct Tables {
 
 /// The table over the whole run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole {
+pub(crate) struct Whole {
     pub line: u64,
     pub start_usec: Option<i128>,
     pub duration_usec: Option<u64>,

@@ -88,12 +88,12 @@ impl<R: Read> Frames<R> {
 }
 
 /// What stands under `key`.
-pub(super) fn get<'a>(map: &'a [(Value, Value)], key: &str) -> Option<&'a Value> {
+pub(crate) fn get<'a>(map: &'a [(Value, Value)], key: &str) -> Option<&'a Value> {
     map.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
 }
 
 /// Text, which some writers store as bytes: msgspec does so with what Python calls bytes.
-pub(super) fn text(value: &Value) -> Option<&str> {
+pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::Binary(bytes) => std::str::from_utf8(bytes).ok(),
         value => value.as_str(),
@@ -101,7 +101,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 }
 
 /// The `magic` of the first frame of a file that begins so, as far as the frame is there.
-pub(super) fn magic(start: &[u8]) -> Option<String> {
+pub(crate) fn magic(start: &[u8]) -> Option<String> {
     let (_, mut rest) = start.split_at_checked(4)?;
     let entries = rmp_map_len(&mut rest)?;
     for _ in 0..entries.min(16) {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::protocol::encode::write_json;
 
 /// Appends a value: bytes as standard base64, extensions as an object, numbers that JSON doesn't have as null.
-pub(super) fn write(out: &mut Vec<u8>, value: &Value) {
+pub(crate) fn write(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Nil => out.extend_from_slice(b"null"),
         Value::Boolean(value) => write_json(out, value),
@@ -44,7 +44,7 @@ fn float(out: &mut Vec<u8>, number: f64) {
 }
 
 /// Appends an array.
-pub(super) fn array<T>(out: &mut Vec<u8>, values: &[T], mut each: impl FnMut(&mut Vec<u8>, &T)) {
+pub(crate) fn array<T>(out: &mut Vec<u8>, values: &[T], mut each: impl FnMut(&mut Vec<u8>, &T)) {
     out.push(b'[');
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
@@ -56,7 +56,7 @@ pub(super) fn array<T>(out: &mut Vec<u8>, values: &[T], mut each: impl FnMut(&mu
 }
 
 /// Appends an object. A key that is no text becomes one.
-pub(super) fn map(
+pub(crate) fn map(
     out: &mut Vec<u8>,
     entries: &[(Value, Value)],
     mut each: impl FnMut(&mut Vec<u8>, &str, &Value),

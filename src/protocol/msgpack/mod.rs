@@ -1,14 +1,13 @@
 //! Messages as length-prefixed MessagePack: a frame is a big-endian u32 length and one map. Our own stream
 //! in that form, both ways, and the trace files of LMCache, which are framed alike.
 
-mod frames;
-mod json;
-mod lmcache;
+pub(crate) mod frames;
+pub(crate) mod json;
 mod read;
 mod write;
 
+pub use crate::protocol::lmcache::{LmcacheHeader, LmcacheTrace};
 pub use frames::Frames;
-pub use lmcache::{LmcacheHeader, LmcacheTrace};
 pub use read::FromMsgpack;
 pub use write::ToMsgpack;
 

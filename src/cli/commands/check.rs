@@ -1,0 +1,78 @@
+//! `check`: every breach of the protocol in a stream, with its line.
+
+use std::io::Write;
+
+use crate::cli::Status;
+use crate::cli::args::Check as Args;
+use crate::cli::io::Input;
+use crate::cli::io::sniff::stream_lines;
+use crate::cli::net::options::network;
+use crate::cli::ui::messages::Messages;
+use crate::cli::ui::terminal::{self, shown};
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::protocol::Lines;
+use crate::protocol::{Checker, Finding};
+
+/// The findings are the command's data and go to standard output.
+pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    let input = Input::of_argument(args.input.as_deref(), &network(&args.access, messages)?)?;
+    let name = input.name();
+    let named = |error: Error| error.within(&name);
+    let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
+    let mut checker = Checker::default();
+    let mut told = Told { out: terminal::open()?, told: 0 };
+    let mut findings = Vec::new();
+    loop {
+        match lines.next_line() {
+            Ok(Some(line)) => checker.line(line.number, line.bytes, line.terminated, &mut findings),
+            Ok(None) => break,
+            Err(error) => match (error.kind(), error.position()) {
+                (ErrorKind::Limit, Some(Position::Line(number))) => checker.unreadable(number, &mut findings),
+                // What is missing behind it is not the stream's fault.
+                _ => {
+                    told.flush()?;
+                    return Err(named(error));
+                }
+            },
+        }
+        told.tell(&mut findings)?;
+    }
+    let messages = checker.messages();
+    let faults = checker.finish(&mut findings);
+    told.tell(&mut findings)?;
+    told.flush()?;
+    if faults == 0 {
+        return Ok(Status::Done);
+    }
+    let more = if faults > told.told {
+        format!(", of which the first {} are told", told.told)
+    } else {
+        String::new()
+    };
+    let (faults, messages) = (counted(faults, "fault"), counted(messages, "message"));
+    Err(named(Error::stream(format!("{faults} in {messages}{more}"))))
+}
+
+struct Told<W> {
+    out: W,
+    told: u64,
+}
+
+impl<W: Write> Told<W> {
+    fn tell(&mut self, findings: &mut Vec<Finding>) -> Result<()> {
+        for Finding { line, what } in findings.drain(..) {
+            self.told += 1;
+            let line = format!("line {line}: {what}");
+            writeln!(self.out, "{}", shown(&line)).map_err(terminal::named)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(terminal::named)
+    }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}

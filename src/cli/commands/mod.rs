@@ -1,0 +1,13 @@
+//! The commands, a file each.
+
+pub(crate) mod check;
+pub(crate) mod diff;
+pub(crate) mod follow;
+pub(crate) mod from_bin;
+pub(crate) mod live;
+pub(crate) mod recover;
+pub(crate) mod run_chunks;
+pub(crate) mod runs;
+pub(crate) mod snapshot;
+pub(crate) mod to_bin;
+pub(crate) mod upgrade;

@@ -1,0 +1,162 @@
+//! `to-bin`: a stream into a profile.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tempfile::SpooledTempFile;
+
+use crate::cli::args::{Layout, ToBin as Args};
+use crate::cli::commands::runs::threads;
+use crate::cli::io::profile_output::ProfileOutlet;
+use crate::cli::io::sniff::stream_lines;
+use crate::cli::io::{Input, Target};
+use crate::cli::net::options::network;
+use crate::cli::ui::messages::Messages;
+use crate::cli::{Status, is_broken_pipe};
+use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::SPOOL_MEMORY;
+use crate::protocol::Lines;
+
+/// Of chunks, unless said otherwise.
+const FLUSH: Flush = Flush { samples: None, interval: Some(Duration::from_secs(10)), part: false };
+
+pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
+    let layout = args.layout();
+    if layout == Layout::V1 && args.flush.is_some() {
+        return Err(Error::usage("--flush is for chunks: --layout v2, or --format binary"));
+    }
+    let network = network(&args.access, messages)?;
+    let input = Input::of_argument(args.input.as_deref(), &network)?;
+    let target = Target::of_argument(args.output.as_deref(), &network)?;
+    target.check_apart_from(std::slice::from_ref(&input))?;
+    let mut output = ProfileOutlet::open(&target, &args.live, layout == Layout::Framed, messages)?;
+    let job = Job { args, messages, input: &input, target: &target };
+    let status = match layout {
+        Layout::V1 => job.whole(&mut output)?,
+        Layout::V2 | Layout::Framed => job.chunks(&mut output)?,
+    };
+    let delivered = output.commit()?;
+    Ok(if status == Status::Done { delivered } else { status })
+}
+
+struct Job<'a> {
+    args: &'a Args,
+    messages: &'a Messages,
+    input: &'a Input,
+    target: &'a Target,
+}
+
+impl Job<'_> {
+    fn whole(&self, output: &mut ProfileOutlet) -> Result<Status> {
+        if let Some(file) = output.file() {
+            let mut profile = ToBinary::new(file, self.options());
+            let ended = self.lines(|number, line| profile.line(number, line))?;
+            return Ok(self.outcome(profile.finish(), ended)?.0);
+        }
+        // A profile's header is written last, so it is made aside where there is no going back.
+        let mut profile = ToBinary::new(SpooledTempFile::new(SPOOL_MEMORY), self.options());
+        let ended = self.lines(|number, line| profile.line(number, line))?;
+        let (status, spool) = self.outcome(profile.finish(), ended)?;
+        output.spooled(spool)?;
+        Ok(status)
+    }
+
+    fn chunks(&self, output: &mut ProfileOutlet) -> Result<Status> {
+        let flush = self.args.flush.unwrap_or(FLUSH);
+        let stored = Cell::new(0);
+        let mut profile = ToChunks::new(self.options(), flush, |chunk| {
+            output.chunk(chunk)?;
+            stored.set(stored.get() + 1);
+            Ok(())
+        });
+        let made = self.lines(|number, line| profile.line(number, line));
+        let made = made.and_then(|ended| self.outcome(profile.finish(), ended));
+        match made {
+            Ok((status, ())) => Ok(status),
+            // The chunks before it are whole.
+            Err(error) if stored.get() > 0 && error.kind() == ErrorKind::Io && !is_broken_pipe(&error) => {
+                self.messages.error(&error);
+                Ok(Status::Partial)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn options(&self) -> ProfileOptions {
+        let options = ProfileOptions::default().packing(self.args.compression);
+        let options = options.threads(threads(self.args.threads));
+        match &self.args.run_id {
+            Some(run_id) => options.run_id(run_id),
+            None => options,
+        }
+    }
+
+    /// Hands on the input's lines. Returns why they broke off, if they did, and what was tolerated.
+    fn lines(
+        &self,
+        mut each: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<(Option<Error>, Vec<String>)> {
+        let named = |error: Error| error.within(&self.input.name());
+        let mut lines = Lines::new(stream_lines(self.input).map_err(named)?);
+        let broken = loop {
+            match lines.next_message() {
+                Ok(Some(line)) => {
+                    each(line.number, line.bytes).map_err(|error| self.blamed(error))?;
+                }
+                Ok(None) => break None,
+                // What came before it is whole.
+                Err(error) => break Some(error),
+            }
+        };
+        Ok((broken, lines.tolerated().notes()))
+    }
+
+    /// An error on the way from the input's lines to the target, with the name of the one that it is of.
+    fn blamed(&self, error: Error) -> Error {
+        let name = if error.kind() == ErrorKind::Io { self.target.name() } else { self.input.name() };
+        error.within(&name)
+    }
+
+    /// Tells what became of the stream.
+    fn outcome<W>(
+        &self,
+        outcome: Result<Outcome<W>>,
+        (broken, tolerated): (Option<Error>, Vec<String>),
+    ) -> Result<(Status, W)> {
+        let name = self.input.name();
+        let named = |error: Error| error.within(&name);
+        let Outcome { sink, samples, losses, tolerated: more, left_out } = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(error)),
+            Err(error) => return Err(named(broken.unwrap_or(error))),
+        };
+        if !left_out.is_empty() {
+            let facts = left_out.join(" and ");
+            let what = format!("a version-1 profile has no place for {facts}; --layout v2 keeps them");
+            self.messages.warning(&name, &what);
+        }
+        let mut losses: Vec<Error> = broken.into_iter().chain(losses).collect();
+        let oddities: Vec<String> = tolerated.into_iter().chain(more).collect();
+        if self.args.strict {
+            let oddity = oddities.first().map(Error::stream);
+            return match losses.into_iter().next().or(oddity) {
+                Some(fault) => Err(named(fault)),
+                None => Ok((Status::Done, sink)),
+            };
+        }
+        for oddity in &oddities {
+            self.messages.warning(&name, oddity);
+        }
+        if samples == 0 && !losses.is_empty() {
+            // The first is the cause of others, mostly.
+            let first = losses.remove(0);
+            losses.iter().for_each(|loss| self.messages.fault(&name, loss));
+            return Err(named(first));
+        }
+        for loss in &losses {
+            self.messages.fault(&name, loss);
+        }
+        Ok((if losses.is_empty() { Status::Done } else { Status::Partial }, sink))
+    }
+}

@@ -1,0 +1,229 @@
+//! A file or a pipe that is written to on a thread of its own, beside the one that makes what is written.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::mem;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+/// Bytes that are handed over at once.
+const BLOCK: usize = 128 * 1024;
+/// Blocks that may wait for the thread.
+const AHEAD: usize = 4;
+
+/// Writes to a file in order. An error is told by a later call than the one that is the cause.
+pub(crate) struct Beside {
+    block: Vec<u8>,
+    state: State,
+}
+
+enum State {
+    /// There is no thread before there is a block for it.
+    Idle(File),
+    Running(Writer),
+    /// An error was told.
+    Failed,
+}
+
+struct Writer {
+    blocks: SyncSender<Vec<u8>>,
+    /// Blocks that are done with, to be used again.
+    written: Receiver<Vec<u8>>,
+    under_way: usize,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Beside {
+    pub fn new(file: File) -> Self {
+        Beside { block: Vec::new(), state: State::Idle(file) }
+    }
+
+    /// Lets the thread have what was written so far, and does not wait for it. Before there is a whole block, and
+    /// so a thread, it is written here.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the file, of this or of earlier calls.
+    pub fn hand_over(&mut self) -> io::Result<()> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        self.state = match mem::replace(&mut self.state, State::Failed) {
+            // A thread is worth less than it costs where this is all.
+            State::Idle(file) if self.block.len() < BLOCK => {
+                self.state = State::Idle(file);
+                return self.finish();
+            }
+            State::Idle(file) => match Writer::start(file) {
+                Ok(writer) => State::Running(writer),
+                // No thread is to be had, so it is written here.
+                Err(file) => {
+                    self.state = State::Idle(file);
+                    return self.finish();
+                }
+            },
+            other => other,
+        };
+        let State::Running(writer) = &mut self.state else { return Err(failed()) };
+        let next = writer.spare();
+        if writer.blocks.send(mem::replace(&mut self.block, next)).is_err() {
+            return Err(self.fail());
+        }
+        writer.under_way += 1;
+        Ok(())
+    }
+
+    /// Waits until all is written.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the file, of this or of earlier calls.
+    pub fn finish(&mut self) -> io::Result<()> {
+        if let State::Idle(file) = &mut self.state {
+            let written = file.write_all(&self.block);
+            self.block.clear();
+            return written;
+        }
+        self.hand_over()?;
+        let State::Running(writer) = &mut self.state else { return Err(failed()) };
+        while writer.under_way > 0 {
+            if writer.written.recv().is_err() {
+                return Err(self.fail());
+            }
+            writer.under_way -= 1;
+        }
+        Ok(())
+    }
+
+    /// What has ended the thread.
+    fn fail(&mut self) -> io::Error {
+        match mem::replace(&mut self.state, State::Failed) {
+            State::Running(Writer { thread, .. }) => match thread.join() {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) | Err(_) => failed(),
+            },
+            State::Idle(_) | State::Failed => failed(),
+        }
+    }
+}
+
+fn failed() -> io::Error {
+    io::Error::other("the thread that writes has failed")
+}
+
+impl Writer {
+    /// Gives the file back where no thread can be had.
+    fn start(file: File) -> Result<Self, File> {
+        let (blocks, todo) = sync_channel::<Vec<u8>>(AHEAD);
+        // As many as there can be: the thread never waits here.
+        let (done, written) = sync_channel(AHEAD + 2);
+        let (give, given) = sync_channel::<File>(1);
+        let thread = thread::Builder::new().spawn(move || {
+            let mut file = given.recv().map_err(io::Error::other)?;
+            for mut block in todo {
+                file.write_all(&block)?;
+                block.clear();
+                // Nobody may be there any more to use it again.
+                let _ = done.send(block);
+            }
+            Ok(())
+        });
+        let Ok(thread) = thread else { return Err(file) };
+        // It waits for it.
+        drop(give.send(file));
+        Ok(Writer { blocks, written, under_way: 0, thread })
+    }
+
+    /// Room for the next block.
+    fn spare(&mut self) -> Vec<u8> {
+        let spare = self.written.try_recv();
+        self.under_way -= usize::from(spare.is_ok());
+        spare.unwrap_or_else(|_| Vec::with_capacity(BLOCK))
+    }
+}
+
+impl Write for Beside {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let State::Failed = self.state {
+            return Err(failed());
+        }
+        let taken = bytes.len().min(BLOCK.saturating_sub(self.block.len()));
+        self.block.extend_from_slice(&bytes[..taken]);
+        if self.block.len() == BLOCK {
+            self.hand_over()?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.hand_over()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // What was taken goes out all the same; an error has nobody left to be told.
+        let _ = self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek};
+
+    use super::*;
+
+    /// Pieces of all lengths, and what they are together.
+    fn pieces() -> (Vec<Vec<u8>>, Vec<u8>) {
+        let lengths = [0, 1, 7, BLOCK - 8, BLOCK, 1, 3 * BLOCK + 5, 2, 20 * BLOCK];
+        let pieces: Vec<Vec<u8>> =
+            lengths.iter().map(|length| (0..*length).map(|at| (at % 251) as u8).collect()).collect();
+        let all = pieces.concat();
+        (pieces, all)
+    }
+
+    #[test]
+    fn all_is_written_in_order_whoever_waits_for_it() {
+        let (pieces, all) = pieces();
+        for end in ["finish", "drop", "hand over and drop"] {
+            let mut file = tempfile::tempfile().expect("a file");
+            let mut beside = Beside::new(file.try_clone().expect("a file"));
+            for piece in &pieces {
+                beside.write_all(piece).expect("room");
+            }
+            match end {
+                "finish" => {
+                    beside.finish().expect("written");
+                    assert_eq!(file.metadata().expect("a length").len(), all.len() as u64);
+                }
+                "drop" => {}
+                _ => beside.hand_over().expect("handed over"),
+            }
+            drop(beside);
+            let mut found = Vec::new();
+            file.rewind().expect("the start");
+            file.read_to_end(&mut found).expect("bytes");
+            assert!(found == all, "{end}: {} bytes of {}", found.len(), all.len());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told() {
+        let (pieces, _) = pieces();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        std::fs::write(&path, "").expect("a file");
+        let write = |beside: &mut Beside| {
+            pieces.iter().try_for_each(|piece| beside.write_all(piece)).and_then(|()| beside.finish())
+        };
+        // Not open for writing.
+        let mut beside = Beside::new(File::open(&path).expect("a file"));
+        let error = write(&mut beside).expect_err("refused");
+        assert_ne!(error.kind(), io::ErrorKind::Other, "{error}");
+        assert!(beside.write_all(b"more").is_err() && beside.finish().is_err());
+        // Less than a block.
+        let mut beside = Beside::new(File::open(&path).expect("a file"));
+        beside.write_all(b"little").expect("room");
+        assert!(beside.finish().is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! Where others connect: each is greeted in parallel, so that one who says nothing keeps nobody else out.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cli::net::peer::{Bound, Greeter, Network, Notice, Peer};
+use crate::cli::net::socket::{Listener, Socket};
+
+/// Who may be in the middle of a handshake at a time: the oldest goes when another comes.
+const GREETED: usize = 64;
+/// How often the one who waits for others looks whether that is over.
+const LOOK: Duration = Duration::from_millis(100);
+/// The pause after somebody could not be let in for want of descriptors or threads, which passes.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The least time between two notices of a kind.
+const NOTICES: Duration = Duration::from_secs(1);
+
+/// An address that others connect to, and who is in the middle of a handshake there.
+pub(crate) struct Door {
+    /// Until others are let in.
+    listener: Mutex<Option<Listener>>,
+    greeter: Greeter,
+    network: Network,
+    name: String,
+    is_closed: AtomicBool,
+    greeted: Mutex<VecDeque<(u64, Socket)>>,
+    next: AtomicU64,
+    told: Mutex<HashMap<Refusal, (Instant, u64)>>,
+}
+
+/// Why somebody is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Refusal {
+    /// The system has no descriptor or no thread for it.
+    System,
+    /// The handshake failed.
+    Handshake,
+    /// Enough are there.
+    Full,
+    /// It left at once.
+    Left,
+}
+
+impl Door {
+    pub fn new(bound: Bound, network: Network) -> Arc<Door> {
+        let Bound { listener, greeter, name } = bound;
+        Arc::new(Door {
+            listener: Mutex::new(Some(listener)),
+            greeter,
+            name,
+            network,
+            is_closed: AtomicBool::new(false),
+            greeted: Mutex::default(),
+            next: AtomicU64::new(0),
+            told: Mutex::default(),
+        })
+    }
+
+    /// Its address, with the port that it has.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lets nobody in any more.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.greeted().drain(..).for_each(|(_, socket)| socket.shutdown(Shutdown::Both));
+    }
+
+    fn greeted(&self) -> MutexGuard<'_, VecDeque<(u64, Socket)>> {
+        self.greeted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to let others in, each on a thread of its own, on which `admit` is handed it and its name.
+    ///
+    /// # Errors
+    ///
+    /// No thread to do it on.
+    pub fn open(self: &Arc<Self>, admit: impl Fn(Peer, &str) + Send + Sync + 'static) -> io::Result<()> {
+        let door = Arc::clone(self);
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let let_in = move || {
+            if let Some(listener) = listener {
+                door.let_in(&listener, Arc::new(admit));
+            }
+        };
+        thread::Builder::new().spawn(let_in).map(drop)
+    }
+
+    fn let_in(self: Arc<Self>, listener: &Listener, admit: Arc<impl Fn(Peer, &str) + Send + Sync + 'static>) {
+        while !self.is_closed.load(Ordering::Relaxed) {
+            let let_in = match listener.accept(LOOK) {
+                Ok(None) => continue,
+                Ok(Some((socket, from))) => self.greet(socket, from, Arc::clone(&admit)),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = let_in {
+                self.refused(Refusal::System, &format!("nobody could be let in: {error}"));
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Greets somebody, and has it admitted if it says what has to be said.
+    fn greet(
+        self: &Arc<Self>,
+        socket: Socket,
+        from: String,
+        admit: Arc<impl Fn(Peer, &str) + Send + Sync + 'static>,
+    ) -> io::Result<()> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let known = socket.try_clone()?;
+        {
+            let mut greeted = self.greeted();
+            if greeted.len() >= GREETED
+                && let Some((_, oldest)) = greeted.pop_front()
+            {
+                oldest.shutdown(Shutdown::Both);
+            }
+            greeted.push_back((id, known));
+        }
+        let door = Arc::clone(self);
+        let greet = move || {
+            let peer = door.greeter.greet(socket);
+            door.greeted().retain(|(other, _)| *other != id);
+            match peer {
+                Ok(peer) => admit(peer, &from),
+                Err(error) => {
+                    door.refused(Refusal::Handshake, &format!("{from} is not let in: {error}"));
+                }
+            }
+        };
+        let spawned = thread::Builder::new().spawn(greet);
+        if spawned.is_err() {
+            self.greeted().retain(|(other, _)| *other != id);
+        }
+        spawned.map(drop)
+    }
+
+    /// Tells that somebody is not let in: of each kind at most once a second, and how many there were
+    /// meanwhile.
+    pub fn refused(&self, kind: Refusal, what: &str) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let untold = match told.get_mut(&kind) {
+            Some((last, untold)) if last.elapsed() < NOTICES => {
+                *untold += 1;
+                return;
+            }
+            Some((_, untold)) => *untold,
+            None => 0,
+        };
+        told.insert(kind, (Instant::now(), 0));
+        drop(told);
+        let more = if untold > 0 { format!(" ({untold} more of this kind before)") } else { String::new() };
+        (self.network.notice)(Notice::Trouble(&self.name, &format!("{what}{more}")));
+    }
+}

@@ -1,0 +1,20 @@
+//! Sockets: listeners, outgoing connections, and a bounded queue for each subscriber.
+
+pub(crate) mod address;
+pub(crate) mod listener;
+pub(crate) mod options;
+pub(crate) mod peer;
+pub(crate) mod queue;
+pub(crate) mod sinks;
+pub(crate) mod socket;
+pub(crate) mod subscriber;
+pub(crate) mod token;
+pub(crate) mod web;
+
+pub use address::{Address, SocketAddress, Transport};
+pub use peer::{Network, Notice};
+pub use queue::{Amount, Class, Item, Lost, Totals, Why};
+pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};
+pub use socket::{BindFault, PrivateListener};
+pub use subscriber::Wording;
+pub use token::Token;

@@ -1,0 +1,5 @@
+//! What people see: messages, signals, exit codes.
+
+pub(crate) mod messages;
+pub(crate) mod signals;
+pub(crate) mod terminal;

@@ -1,0 +1,9 @@
+//! Counting samples by frame, function or file: tables, windows of time, and which frames count as one.
+
+pub(crate) mod observer;
+pub(crate) mod table;
+pub(crate) mod windows;
+
+pub use table::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
+pub use windows::Counting;
+pub(crate) use windows::{CountedWindow, CountedWindows};
