@@ -21,17 +21,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         // A window of samples in time order; what comes before `complete_before` is all there.
         replay.load(64 * 1024)?;
         let before = replay.complete_before();
-        let lanes = replay.lanes();
-        if lanes.cut(64 * 1024, before, Cut::Up) == 0 {
+        let buffer = replay.buffer();
+        if buffer.cut(64 * 1024, before, Cut::AfterInstant) == 0 {
             break;
         }
         // Stacks come outermost frame first, once for all samples in a row that have them.
-        for slice in lanes.slices() {
+        for slice in buffer.slices() {
             slice.stacks(|stack, samples| {
                 *by_frame.entry(stack.last().copied()).or_default() += samples as u64
             });
         }
-        lanes.advance();
+        buffer.advance();
     }
 
     let name = |string| contents.tables.strings.get(string).map(String::from_utf8_lossy).unwrap_or_default();

@@ -254,12 +254,12 @@ fn add_samples<R: Read + std::io::Seek>(profile: &mut Profile<R>, samples: &mut 
     loop {
         replay.load(1000).expect("memory has no errors");
         let complete = replay.complete_before();
-        let lanes = replay.lanes();
-        if lanes.cut(1000, complete, Cut::Up) == 0 {
+        let buffer = replay.buffer();
+        if buffer.cut(1000, complete, Cut::AfterInstant) == 0 {
             break;
         }
         let mut highest = last_key;
-        for slice in lanes.slices() {
+        for slice in buffer.slices() {
             let keys = slice.keys();
             assert!(keys.first().is_none_or(|key| *key >= last_key), "cuts are in time order");
             assert!(keys.is_sorted(), "a thread is in time order");
@@ -275,7 +275,7 @@ fn add_samples<R: Read + std::io::Seek>(profile: &mut Profile<R>, samples: &mut 
             rows.extend(times.zip(stacks).map(|((time, status), stack)| (*time, *status, stack)));
         }
         last_key = highest;
-        lanes.advance();
+        buffer.advance();
     }
     let scan = &contents.scan;
     assert_eq!(count(samples) - before, scan.samples, "as many samples as the first walk found");

@@ -251,13 +251,13 @@ fn many_idle_threads_do_not_wait_in_memory() {
     loop {
         replay.load(5000).expect("samples");
         let before = replay.complete_before();
-        let lanes = replay.lanes();
-        most = most.max(lanes.waiting());
-        let Some(first) = lanes.first_key() else { break };
+        let buffer = replay.buffer();
+        most = most.max(buffer.waiting());
+        let Some(first) = buffer.first_key() else { break };
         assert!(first >= last);
         last = first;
-        delivered += lanes.cut(5000, before, Cut::Up);
-        lanes.advance();
+        delivered += buffer.cut(5000, before, Cut::AfterInstant);
+        buffer.advance();
     }
     assert_eq!(delivered as u64, THREADS * TICKS);
     assert!(most < 800_000, "{most} samples waited");

@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use common::data;
 use tachyon_jsonl::error::Position;
-use tachyon_jsonl::format::{Framing, Lost, Packing, Part, Sequence, Writer, ring_start};
+use tachyon_jsonl::format::{Framing, LostPart, Packing, Part, Sequence, Writer, ring_start};
 use tachyon_jsonl::model::RunFacts;
 
 /// The chunks of a file, each 302 bytes or so with 8 samples.
@@ -36,7 +36,7 @@ fn framed(profile: &[u8]) -> Vec<u8> {
 }
 
 /// How many parts are sound, and what is lost.
-fn parts(bytes: &[u8]) -> (usize, Vec<Lost>) {
+fn parts(bytes: &[u8]) -> (usize, Vec<LostPart>) {
     let mut source = Cursor::new(bytes);
     let mut sequence = Sequence::open(&mut source).expect("memory has no errors");
     let (mut sound, mut lost) = (0, Vec::new());
@@ -90,7 +90,7 @@ fn what_is_wrong_with_a_chunk_is_said_with_its_place() {
         let detail = detail.replace("its footer", "the chunk's footer");
         let (sound, lost) = parts(&[&first[..], &part].concat());
         assert_eq!((sound, lost.len()), (1, 1), "{detail}");
-        let Lost { at: lost_at, bytes, error, .. } = &lost[0];
+        let LostPart { at: lost_at, bytes, error, .. } = &lost[0];
         assert_eq!((*lost_at, *bytes), (at, part.len() as u64), "{detail}");
         assert!(error.detail().contains(&detail), "{detail}: {}", error.detail());
         assert_eq!(error.position(), Some(Position::Byte(place)), "{detail}");
@@ -121,7 +121,7 @@ fn a_growing_source_has_no_part_before_it_is_whole() {
     // Only who asks for it is told what is passed over.
     assert!(sequence.next_committed(&mut source, false).expect("memory").is_none());
     let lost = sequence.next_committed(&mut source, true).expect("memory");
-    assert!(matches!(lost, Some(Part::Lost(Lost { at: 0, bytes: 4, .. }))));
+    assert!(matches!(lost, Some(Part::Lost(LostPart { at: 0, bytes: 4, .. }))));
     let part = sequence.next_committed(&mut source, false).expect("memory");
     assert!(matches!(part, Some(Part::Profile(_))));
     for search in [false, true] {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tachyon_jsonl::cli::io::{Limit, ProfileSource, Target};
+use tachyon_jsonl::cli::io::{Deadline, ProfileSource, Target};
 use tachyon_jsonl::cli::net::Network;
 use tachyon_jsonl::error::Position;
 use tachyon_jsonl::protocol::Lines;
@@ -131,13 +131,13 @@ fn the_same_place_is_known_however_it_is_spelled() {
 
 #[test]
 fn a_limit_is_over_when_its_time_has_come_for_all_who_hold_it() {
-    let limit = Limit::default();
+    let limit = Deadline::default();
     let other = limit.clone();
-    assert!(!limit.is_over());
+    assert!(!limit.has_passed());
     limit.set(Instant::now() + Duration::from_secs(3600));
-    assert!(!other.is_over());
+    assert!(!other.has_passed());
     limit.set(Instant::now());
-    assert!(other.is_over());
+    assert!(other.has_passed());
 }
 
 /// What is in the making belongs to the whole process: who removes it is alone.
@@ -161,7 +161,7 @@ fn a_file_in_the_making_can_be_written_back_and_forth() {
 mod unix {
     use std::os::unix::net::{UnixDatagram, UnixListener};
 
-    use tachyon_jsonl::cli::io::remove_unfinished;
+    use tachyon_jsonl::cli::io::remove_unfinished_files;
     use tachyon_jsonl::cli::net::{BindFault, PrivateListener};
 
     use super::*;
@@ -178,12 +178,12 @@ mod unix {
     fn a_limited_output_waits_for_its_reader_until_the_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = fifo(&folder);
-        let limit = Limit::default();
+        let limit = Deadline::default();
         let reader = {
             let path = path.clone();
             std::thread::spawn(move || fs::File::open(path).expect("a reader"))
         };
-        let output = Target::File(path).open().map(|output| output.limited(&limit));
+        let output = Target::File(path).open().map(|output| output.with_deadline(&limit));
         let mut output = output.expect("a pipe");
         let mut reader = reader.join().expect("no panic");
         // More than a pipe holds, while nobody reads for a while.
@@ -232,7 +232,7 @@ mod unix {
         let _listener = PrivateListener::bind(&open).expect("a socket");
         drop(listener);
         fs::write(&closed, "another's").expect("writable");
-        remove_unfinished();
+        remove_unfinished_files();
         assert!(closed.exists() && !open.exists());
     }
 }

@@ -65,7 +65,7 @@ fn no_command(error: &clap::Error) -> ExitCode {
 
 fn exit_code(ended: Result<Status>, messages: &Messages) -> ExitCode {
     // Names of sockets that nobody answers on any more.
-    crate::cli::io::remove_unfinished();
+    crate::cli::io::remove_unfinished_files();
     match ended {
         Ok(Status::Done) => ExitCode::SUCCESS,
         Ok(Status::Partial) => ExitCode::from(3),
@@ -82,7 +82,7 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let ends_by_itself = matches!(&args.command, Command::FromBin(args) if args.follow)
         || matches!(args.command, Command::Record(_));
     if !ends_by_itself {
-        crate::cli::io::before_unfinished(ui::signals::clean_up_on_stop);
+        crate::cli::io::before_first_file(ui::signals::clean_up_on_stop);
     }
     match &args.command {
         Command::FromBin(args) => commands::from_bin::run(args, messages),

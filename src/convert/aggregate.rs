@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::convert::used_frames::MergedTables;
 use crate::counts::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
-use crate::model::{Frame, Slice, Tables};
+use crate::model::{Frame, Tables, ThreadSamples};
 
 /// Files whose frames belong to the profiler itself, by their ending.
 const INTERNAL: &[u8] = b"_sync_coordinator.py";
@@ -17,7 +17,7 @@ const INTERNAL: &[u8] = b"_sync_coordinator.py";
 pub(crate) struct Aggregator {
     group: Vec<u32>,
     counter: Counter,
-    lanes: Vec<CountedStack>,
+    stacks: Vec<CountedStack>,
     windows: Option<Windows>,
 }
 
@@ -113,7 +113,7 @@ impl Aggregator {
         Aggregator {
             group: groups(by, tables),
             counter: Counter::new(tables.frames.len()),
-            lanes: Vec::new(),
+            stacks: Vec::new(),
             windows: period_us.map(|period_us| Windows {
                 start_us,
                 period_us,
@@ -133,30 +133,30 @@ impl Aggregator {
     }
 
     /// Counts the samples of a lane, all of one window by their keys.
-    pub fn count(&mut self, slice: &Slice<'_>) {
-        self.make_lane(slice.index());
-        let Aggregator { group, counter, lanes, windows } = self;
-        let lane = &mut lanes[slice.index()];
+    pub fn count(&mut self, slice: &ThreadSamples<'_>) {
+        self.make_stack(slice.index());
+        let Aggregator { group, counter, stacks, windows } = self;
+        let stack = &mut stacks[slice.index()];
         let mut times = slice.times();
         for run in slice.runs() {
-            lane.change(counter, group, run.keep, run.pushed);
+            stack.change(counter, group, run.keep, run.pushed);
             let (these, rest) = times.split_at(run.samples);
             times = rest;
             let here = match windows {
-                Some(windows) if !slice.is_rising() => windows.set_apart(lane, these),
+                Some(windows) if !slice.is_rising() => windows.set_apart(stack, these),
                 _ => run.samples,
             };
-            lane.add(here as u64);
+            stack.add(here as u64);
         }
     }
 
     /// Counts samples of a lane in one table, whatever their times: its stack keeps `keep` frames, and
     /// `pushed`, innermost first, come on top.
     pub fn count_run(&mut self, index: usize, keep: usize, pushed: &[u32], samples: u64) {
-        self.make_lane(index);
-        let Aggregator { group, counter, lanes, .. } = self;
-        lanes[index].change(counter, group, keep, pushed);
-        lanes[index].add(samples);
+        self.make_stack(index);
+        let Aggregator { group, counter, stacks, .. } = self;
+        stacks[index].change(counter, group, keep, pushed);
+        stacks[index].add(samples);
     }
 
     /// Adds what was counted elsewhere, all of it in the window in which `key` lies; `frame` tells the
@@ -168,9 +168,9 @@ impl Aggregator {
         self.counter.add_samples(table.total, table.empty);
     }
 
-    fn make_lane(&mut self, index: usize) {
-        if index >= self.lanes.len() {
-            self.lanes.resize_with(index + 1, CountedStack::default);
+    fn make_stack(&mut self, index: usize) {
+        if index >= self.stacks.len() {
+            self.stacks.resize_with(index + 1, CountedStack::default);
         }
     }
 
@@ -200,8 +200,8 @@ impl Aggregator {
     /// Ends the counting of the current window or run and returns its table, if a sample was
     /// counted.
     fn take(&mut self) -> Option<CountTable> {
-        let Aggregator { counter, lanes, .. } = self;
-        lanes.iter_mut().for_each(|lane| lane.settle(counter));
+        let Aggregator { counter, stacks, .. } = self;
+        stacks.iter_mut().for_each(|stack| stack.settle(counter));
         counter.take()
     }
 
@@ -253,7 +253,7 @@ impl Windows {
 
     /// Books the samples whose own time lies in another window, and returns how many are left.
     #[cold]
-    fn set_apart(&mut self, lane: &CountedStack, times: &[u64]) -> usize {
+    fn set_apart(&mut self, stack: &CountedStack, times: &[u64]) -> usize {
         let mut here = 0;
         for &time in times {
             let index = self.index(time);
@@ -262,14 +262,14 @@ impl Windows {
                 continue;
             }
             let stray = self.strays.entry(index).or_default();
-            match lane.innermost() {
+            match stack.innermost() {
                 Some(group) => {
                     stray.counts.entry(group).or_default().self_ += 1;
                     stray.total += 1;
                 }
                 None => stray.empty += 1,
             }
-            for group in lane.counted() {
+            for group in stack.counted() {
                 stray.counts.entry(group).or_default().cumulative += 1;
             }
         }

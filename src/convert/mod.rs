@@ -21,5 +21,5 @@ pub use crate::counts::{By, Counts};
 pub use counts::{FrameCounts, FrameKey};
 pub use diff::{Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
-pub use to_stream::{RunStream, Written, to_stream};
+pub use to_stream::{RunStream, StreamSummary, to_stream};
 pub use upgrade::Upgrade;

@@ -6,7 +6,7 @@ use crate::protocol::message::{End, IdScope, LossAmount, LossReason, Meta, Stats
 use crate::protocol::{Decoded, Message, RawColumns, quoted};
 
 /// Losses that are told one by one; more are counted.
-const TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;
 
 /// Follows one run of a stream.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Session {
 
     /// Notes that something is damaged, missing or left out.
     pub fn lose(&mut self, loss: Error) {
-        if self.losses.len() < TOLD {
+        if self.losses.len() < MAX_REPORTED {
             self.losses.push(loss);
         } else {
             self.untold += 1;

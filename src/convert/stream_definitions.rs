@@ -17,7 +17,7 @@ pub(crate) struct Definitions {
     /// Frames that are in the profile without a name, by the string that was missing.
     nameless: FxHashMap<u32, Vec<u32>>,
     frames: FxHashMap<u32, Frame>,
-    places: Places,
+    places: IdMap,
     /// What is in the profile from batches whose ids are forgotten.
     known_strings: FxHashMap<Vec<u8>, u32>,
     known_frames: KnownFrames,
@@ -45,7 +45,7 @@ impl Definitions {
         self.forgets = true;
         self.strings.clear();
         self.frames.clear();
-        self.places = Places::default();
+        self.places = IdMap::default();
         self.undefined = Undefined::default();
         self.known_frames.begin_batch();
     }
@@ -72,7 +72,7 @@ impl Definitions {
                 .map_err(|()| Error::stream(format!("string {id} is defined again with another value")))?;
             // From here on these frames have it.
             for frame in self.nameless.remove(id).unwrap_or_default() {
-                self.places.set(frame, Place::Unused);
+                self.places.set(frame, IdSlot::Unused);
             }
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Definitions {
             match self.frames.get(id) {
                 None => {
                     self.frames.insert(*id, frame);
-                    self.places.set(*id, Place::Unused);
+                    self.places.set(*id, IdSlot::Unused);
                 }
                 Some(known) if *known == frame => {}
                 Some(_) => {
@@ -115,7 +115,7 @@ impl Definitions {
         let mut missing = Missing::default();
         for id in frames {
             match (places.get(*id), self.frames.get(id)) {
-                (Place::At(_), _) => {}
+                (IdSlot::At(_), _) => {}
                 (_, None) => missing.frames += usize::from(undefined.frames.insert(*id)),
                 (_, Some(frame)) => {
                     let names = [frame.path, frame.function];
@@ -130,8 +130,8 @@ impl Definitions {
     /// The profile's index of frame `id`, if it has one already.
     pub fn known_frame(&self, id: u32) -> Option<u32> {
         match self.places.get(id) {
-            Place::At(index) => Some(index),
-            Place::Undefined | Place::Unused => None,
+            IdSlot::At(index) => Some(index),
+            IdSlot::Undefined | IdSlot::Unused => None,
         }
     }
 
@@ -148,7 +148,7 @@ impl Definitions {
                 let path = self.add_string(b"~".to_vec(), sink);
                 let frame = Frame { path, function: name, location: Location::default(), opcode: None };
                 let index = sink.frame(&frame);
-                self.places.set(id, Place::At(index));
+                self.places.set(id, IdSlot::At(index));
                 return index;
             }
         };
@@ -165,7 +165,7 @@ impl Definitions {
         } else {
             sink.frame(&frame)
         };
-        self.places.set(id, Place::At(index));
+        self.places.set(id, IdSlot::At(index));
         index
     }
 
@@ -212,7 +212,7 @@ pub(crate) struct Missing {
 
 /// What is known of a frame id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum IdSlot {
     #[default]
     Undefined,
     /// Not in the profile yet.
@@ -222,38 +222,38 @@ enum Place {
 
 /// The places of frames by their ids, which are small numbers in most streams.
 #[derive(Debug, Default)]
-struct Places {
-    small: Vec<Place>,
-    others: FxHashMap<u32, Place>,
+struct IdMap {
+    small: Vec<IdSlot>,
+    others: FxHashMap<u32, IdSlot>,
 }
 
-impl Places {
+impl IdMap {
     /// Ids below this are looked up without hashing.
     const SMALL: u32 = 1 << 20;
 
     #[inline]
-    fn get(&self, id: u32) -> Place {
+    fn get(&self, id: u32) -> IdSlot {
         match self.small.get(id as usize) {
             Some(place) => *place,
             None => self.others.get(&id).copied().unwrap_or_default(),
         }
     }
 
-    fn set(&mut self, id: u32, place: Place) {
+    fn set(&mut self, id: u32, place: IdSlot) {
         if id >= Self::SMALL {
             self.others.insert(id, place);
             return;
         }
         if id as usize >= self.small.len() {
-            self.small.resize(id as usize + 1, Place::Undefined);
+            self.small.resize(id as usize + 1, IdSlot::Undefined);
         }
         self.small[id as usize] = place;
     }
 
     fn begin_profile(&mut self) {
         for place in self.small.iter_mut().chain(self.others.values_mut()) {
-            if let Place::At(_) = place {
-                *place = Place::Unused;
+            if let IdSlot::At(_) = place {
+                *place = IdSlot::Unused;
             }
         }
     }

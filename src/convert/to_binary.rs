@@ -14,7 +14,7 @@ use crate::format::{Packing, Writer};
 use crate::protocol::{RawColumns, ThreadColumns};
 
 pub use chunks::ToChunks;
-use stream_reader::Intake;
+use stream_reader::StreamReader;
 
 /// How to make a profile of a stream.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ pub struct Outcome<W> {
 pub struct ToBinary<W: Write + Seek> {
     packing: Packing,
     threads: usize,
-    intake: Intake,
+    reader: StreamReader,
     sink: Option<W>,
     profile: Option<(Writer<W>, Merge)>,
 }
@@ -106,7 +106,7 @@ impl<W: Write + Seek> ToBinary<W> {
         ToBinary {
             packing: options.packing,
             threads: options.threads,
-            intake: Intake::new(options.run_id),
+            reader: StreamReader::new(options.run_id),
             sink: Some(sink),
             profile: None,
         }
@@ -119,9 +119,9 @@ impl<W: Write + Seek> ToBinary<W> {
     ///
     /// Errors of the sink, and a second run where none was chosen.
     pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
-        let ToBinary { intake, profile, .. } = self;
-        intake.line(number, line, |group, _, definitions| add(profile, group, definitions))?;
-        if let Some(run) = self.intake.run()
+        let ToBinary { reader, profile, .. } = self;
+        reader.line(number, line, |group, _, definitions| add(profile, group, definitions))?;
+        if let Some(run) = self.reader.run()
             && let Some(sink) = self.sink.take()
         {
             let merge = Merge::new(run.facts.start_us);
@@ -138,13 +138,13 @@ impl<W: Write + Seek> ToBinary<W> {
     /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
     /// errors of the sink.
     pub fn finish(mut self) -> Result<Outcome<W>> {
-        let ToBinary { intake, profile, .. } = &mut self;
-        intake.write_group(|group, _, definitions| add(profile, group, definitions))?;
+        let ToBinary { reader, profile, .. } = &mut self;
+        reader.write_group(|group, _, definitions| add(profile, group, definitions))?;
         let (cut, samples) = match &self.profile {
             Some((writer, merge)) => (merge.cut_stacks(), writer.samples()),
             None => (0, 0),
         };
-        let ended = self.intake.finish(cut, samples)?;
+        let ended = self.reader.finish(cut, samples)?;
         let Some((mut writer, mut merge)) = self.profile else {
             return Err(Error::stream("the stream holds no run"));
         };

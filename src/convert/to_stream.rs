@@ -22,7 +22,7 @@ use crate::counts::CountTable;
 use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{Cut, Lanes, Place, RunFacts, Slice, Statistics, Tables, ThreadKey};
+use crate::model::{Cut, OrderKey, ReorderBuffer, RunFacts, Statistics, Tables, ThreadKey, ThreadSamples};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
 use crate::protocol::{Encoder, MessageType};
 
@@ -33,7 +33,7 @@ const HEARTBEATS_IN_A_GAP: u64 = 1000;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct StreamSummary {
     /// Whether the stream says `complete`.
     pub complete: bool,
     /// Samples.
@@ -71,7 +71,7 @@ pub fn to_stream<R: Read + Seek>(
     profile: &mut Profile<R>,
     options: &StreamOptions,
     sink: &mut impl Write,
-) -> Result<Written> {
+) -> Result<StreamSummary> {
     let mut run = RunStream::new(Framing::Files, options.clone());
     run.profile(profile, sink)?;
     run.finish(sink)
@@ -104,7 +104,7 @@ pub struct RunStream {
     encoder: Encoder,
     text: Vec<u8>,
     raw: RawLines,
-    run: Option<Run>,
+    run: Option<RunState>,
     /// What the open batch defines its frames by.
     tables: Arc<Tables>,
     aggregator: Aggregator,
@@ -130,7 +130,7 @@ pub struct RunStream {
 }
 
 /// What is known of the run once its first part is there.
-struct Run {
+struct RunState {
     facts: RunFacts,
     labels: BTreeMap<String, String>,
     /// A time of the profiler's clock and the same as Unix time, where known.
@@ -233,13 +233,13 @@ impl RunStream {
         loop {
             replay.load(self.wanted().samples)?;
             let complete = replay.complete_before();
-            let lanes = replay.lanes();
-            let Some(key) = lanes.first_key() else { break };
+            let buffer = replay.buffer();
+            let Some(key) = buffer.first_key() else { break };
             self.pass(key, sink)?;
             while counted.is_due(key) {
                 self.take_window(&mut counted)?;
             }
-            self.deliver(lanes, key, complete, counted.is_there());
+            self.deliver(buffer, key, complete, counted.is_there());
         }
         self.ended(contents, sink)
     }
@@ -293,11 +293,17 @@ impl RunStream {
     }
 
     /// Takes samples off the lanes, the first of which has this key, into the batch.
-    fn deliver(&mut self, lanes: &mut Lanes, key: u64, complete: Option<Place>, is_counted: bool) {
+    fn deliver(
+        &mut self,
+        buffer: &mut ReorderBuffer,
+        key: u64,
+        complete: Option<OrderKey>,
+        is_counted: bool,
+    ) {
         self.batch.first_key.get_or_insert(key);
         self.window_end = self.aggregator.window_end(key);
         let ends = [self.window_end, self.heartbeats.due, self.batch_end()];
-        let before = ends.into_iter().flatten().map(Place::first_at).chain(complete).min();
+        let before = ends.into_iter().flatten().map(OrderKey::first_at).chain(complete).min();
         let flush = self.flush.samples.filter(|_| self.has(MessageType::Raw));
         let room = flush.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
@@ -307,33 +313,34 @@ impl RunStream {
             Wanted { samples, is_group: true, .. } => room.div_ceil(room.div_ceil(samples)),
             Wanted { samples, .. } => samples,
         };
-        let (wanted, cut) = if room <= wanted { (room, Cut::Up) } else { (wanted, Cut::Down) };
-        let taken = lanes.cut(wanted, before, cut);
+        let (wanted, cut) =
+            if room <= wanted { (room, Cut::AfterInstant) } else { (wanted, Cut::BeforeInstant) };
+        let taken = buffer.cut(wanted, before, cut);
         if self.has(MessageType::Raw) {
-            self.raw.add(self.batch.index, lanes);
+            self.raw.add(self.batch.index, buffer);
             self.batch.has_raw = true;
         }
-        for slice in lanes.slices() {
+        for slice in buffer.slices() {
             self.note(&slice);
             self.note_stacks(&slice, is_counted);
         }
         if self.options.types.asks_for(MessageType::FrameDef)
             || self.options.types.asks_for(MessageType::StrDef)
         {
-            self.note_frames(lanes);
+            self.note_frames(buffer);
         }
         if self.has(MessageType::Agg) && !is_counted {
-            for slice in lanes.slices() {
+            for slice in buffer.slices() {
                 self.aggregator.count(&slice);
             }
         }
-        lanes.advance();
+        buffer.advance();
         self.batch.samples += taken as u64;
         self.batch.fresh += taken as u64;
         self.samples += taken as u64;
     }
 
-    fn note(&mut self, slice: &Slice<'_>) {
+    fn note(&mut self, slice: &ThreadSamples<'_>) {
         let times = slice.times();
         self.note_span(if slice.is_rising() {
             (times[0], times[times.len() - 1])
@@ -350,7 +357,7 @@ impl RunStream {
         }
     }
 
-    fn note_stacks(&mut self, slice: &Slice<'_>, is_counted: bool) {
+    fn note_stacks(&mut self, slice: &ThreadSamples<'_>, is_counted: bool) {
         if is_counted {
             let at_limit = slice.runs().filter(|run| run.keep + run.pushed.len() == STACK_DEPTH);
             self.batch.at_depth_limit += at_limit.map(|run| run.samples as u64).sum::<u64>();
@@ -374,8 +381,8 @@ impl RunStream {
         }
     }
 
-    fn note_frames(&mut self, lanes: &Lanes) {
-        for slice in lanes.slices() {
+    fn note_frames(&mut self, buffer: &ReorderBuffer) {
+        for slice in buffer.slices() {
             slice.stack().iter().for_each(|frame| self.used.note(*frame));
             slice.runs().for_each(|run| run.pushed.iter().for_each(|frame| self.used.note(*frame)));
         }

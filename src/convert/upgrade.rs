@@ -15,7 +15,7 @@ use crate::protocol::{
 };
 
 /// Faults of a run that are told; more are left out.
-const TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;
 
 /// Gathers the runs of a file of CPython's JSON Lines (`v` 0 of 3.15, `v` 1 of the proposal), which hold
 /// counts and no times.
@@ -35,7 +35,7 @@ const TOLD: usize = 20;
 /// ```
 #[derive(Debug)]
 pub struct Upgrade {
-    runs: Vec<Run>,
+    runs: Vec<UpgradedRun>,
     /// The last run of each id, and how many there are.
     by_id: HashMap<String, (usize, u64)>,
     /// What the runs are called.
@@ -53,7 +53,7 @@ pub struct Upgrade {
 }
 
 #[derive(Debug, Default)]
-struct Run {
+struct UpgradedRun {
     id: String,
     interval_us: Option<u64>,
     mode: Option<String>,
@@ -149,7 +149,7 @@ impl Upgrade {
     }
 
     /// The run of this id; a `meta` behind its end opens another.
-    fn run_of(&mut self, id: String, is_meta: bool) -> &mut Run {
+    fn run_of(&mut self, id: String, is_meta: bool) -> &mut UpgradedRun {
         let times = match self.by_id.get(&id) {
             Some((run, _)) if !(is_meta && self.runs[*run].has_end) => return &mut self.runs[*run],
             Some((_, times)) => times + 1,
@@ -158,7 +158,7 @@ impl Upgrade {
         let run_id = self.name(&id, times);
         self.by_id.insert(id, (self.runs.len(), times));
         self.kept += RUN_KEPT;
-        self.runs.push(Run { id: run_id, ..Run::default() });
+        self.runs.push(UpgradedRun { id: run_id, ..UpgradedRun::default() });
         self.runs.last_mut().expect("pushed above")
     }
 
@@ -173,7 +173,7 @@ impl Upgrade {
     }
 
     fn lose(&mut self, loss: Error) {
-        if self.losses.len() < TOLD {
+        if self.losses.len() < MAX_REPORTED {
             self.losses.push(loss);
         } else {
             self.untold += 1;
@@ -196,7 +196,7 @@ impl Upgrade {
                 run.faults.push("the run has no end message: it was cut off".to_string());
             }
             for fault in &run.faults {
-                if losses.len() < 2 * TOLD {
+                if losses.len() < 2 * MAX_REPORTED {
                     losses.push(Error::stream(format!("run {}: {fault}", run.id)));
                 } else {
                     self.untold += 1;
@@ -230,23 +230,23 @@ impl Upgrade {
     }
 }
 
-impl Run {
+impl UpgradedRun {
     /// How much it keeps, in the units of [`KEPT`].
     fn kept(&self) -> usize {
         2 * (self.strings.len() + self.frames.len()) + self.counts.len() + 8 * self.faults.len()
     }
 
     fn fault(&mut self, fault: String) {
-        if self.faults.len() < TOLD {
+        if self.faults.len() < MAX_REPORTED {
             self.faults.push(fault);
         }
     }
 
     /// Takes the message of this line, and notes what is wrong with it.
     fn message(&mut self, number: u64, message: CpythonMessage) {
-        let Run { rules, faults, .. } = self;
+        let UpgradedRun { rules, faults, .. } = self;
         rules.message(&message, &mut |what| {
-            if faults.len() < TOLD {
+            if faults.len() < MAX_REPORTED {
                 faults.push(format!("{what} (line {number})"));
             }
         });

@@ -13,13 +13,13 @@ const BLOCK: usize = 4096;
 /// Blocks that may wait for the thread.
 const AHEAD: usize = 4;
 
-pub(crate) enum Tally {
-    Here(Box<WindowCounter>),
-    Beside(Beside),
+pub(crate) enum WindowObserver {
+    Inline(Box<WindowCounter>),
+    Background(BackgroundCounter),
 }
 
 /// A thread that counts. It ends once there are no more blocks.
-pub(crate) struct Beside {
+pub(crate) struct BackgroundCounter {
     period: Period,
     /// Where the window of each thread's last sample ends.
     ends_us: Vec<u64>,
@@ -45,12 +45,12 @@ struct Record {
     push: u32,
 }
 
-impl Tally {
+impl WindowObserver {
     /// Has `counter` count on a thread of its own, or here.
-    pub fn new(counter: WindowCounter, is_beside: bool) -> Self {
+    pub fn new(counter: WindowCounter, in_background: bool) -> Self {
         let counter = Box::new(counter);
-        if !is_beside {
-            return Tally::Here(counter);
+        if !in_background {
+            return WindowObserver::Inline(counter);
         }
         let period = counter.period();
         let (blocks, todo) = sync_channel::<Block>(AHEAD);
@@ -65,20 +65,27 @@ impl Tally {
             }
             counter
         });
-        let Some(worker) = worker else { return Tally::Here(counter) };
+        let Some(worker) = worker else { return WindowObserver::Inline(counter) };
         give.send(counter).expect("it is waited for");
         let counter = worker;
-        Tally::Beside(Beside { period, ends_us: Vec::new(), block: Block::default(), blocks, done, counter })
+        WindowObserver::Background(BackgroundCounter {
+            period,
+            ends_us: Vec::new(),
+            block: Block::default(),
+            blocks,
+            done,
+            counter,
+        })
     }
 
     /// A sample of a thread, by number, with another stack. `time_us` is its highest so far.
     #[inline(always)]
     pub fn change(&mut self, thread: usize, time_us: u64, keep: u32, pushed: &[u32]) {
         match self {
-            Tally::Here(counter) => counter.change(thread, time_us, keep, pushed),
-            Tally::Beside(beside) => {
-                beside.block.pushed.extend_from_slice(pushed);
-                beside.add(Record {
+            WindowObserver::Inline(counter) => counter.change(thread, time_us, keep, pushed),
+            WindowObserver::Background(background) => {
+                background.block.pushed.extend_from_slice(pushed);
+                background.add(Record {
                     time_us,
                     thread: thread as u32,
                     samples: 0,
@@ -93,8 +100,10 @@ impl Tally {
     #[inline(always)]
     pub fn is_within(&self, thread: usize, time_us: u64) -> bool {
         match self {
-            Tally::Here(counter) => counter.is_within(thread, time_us),
-            Tally::Beside(beside) => beside.ends_us.get(thread).is_some_and(|end_us| time_us < *end_us),
+            WindowObserver::Inline(counter) => counter.is_within(thread, time_us),
+            WindowObserver::Background(background) => {
+                background.ends_us.get(thread).is_some_and(|end_us| time_us < *end_us)
+            }
         }
     }
 
@@ -102,9 +111,9 @@ impl Tally {
     #[inline(always)]
     pub fn repeat(&mut self, thread: usize, time_us: u64, samples: u32) {
         match self {
-            Tally::Here(counter) => counter.repeat(thread, time_us, samples),
-            Tally::Beside(beside) => {
-                beside.add(Record { time_us, thread: thread as u32, samples, keep: 0, push: 0 });
+            WindowObserver::Inline(counter) => counter.repeat(thread, time_us, samples),
+            WindowObserver::Background(background) => {
+                background.add(Record { time_us, thread: thread as u32, samples, keep: 0, push: 0 });
             }
         }
     }
@@ -112,8 +121,8 @@ impl Tally {
     /// The windows, where all were counted; `keys` are the threads by number.
     pub fn finish(self, keys: Vec<ThreadKey>) -> Option<CountedWindows> {
         match self {
-            Tally::Here(counter) => counter.finish(keys),
-            Tally::Beside(Beside { block, blocks, counter, .. }) => {
+            WindowObserver::Inline(counter) => counter.finish(keys),
+            WindowObserver::Background(BackgroundCounter { block, blocks, counter, .. }) => {
                 let _ = blocks.send(block);
                 drop(blocks);
                 counter.join().ok()?.finish(keys)
@@ -122,7 +131,7 @@ impl Tally {
     }
 }
 
-impl Beside {
+impl BackgroundCounter {
     #[inline(always)]
     fn add(&mut self, record: Record) {
         let thread = record.thread as usize;

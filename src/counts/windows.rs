@@ -46,9 +46,9 @@ pub(crate) struct CountedWindow {
 }
 
 /// Bytes of the tables at hand, and how many these are.
-const AT_HAND: usize = 4 * 1024 * 1024;
-const MOST_AT_HAND: usize = 8;
-const LEAST_AT_HAND: usize = 2;
+const OPEN_BYTES: usize = 4 * 1024 * 1024;
+const MAX_OPEN: usize = 8;
+const MIN_OPEN: usize = 2;
 
 /// How the time of a run is divided into windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +76,10 @@ pub(crate) struct WindowCounter {
     period: Period,
     by: By,
     groups: Vec<u32>,
-    at_hand: Vec<Window>,
-    most_at_hand: usize,
+    open: Vec<Window>,
+    max_open: usize,
     /// By number.
-    threads: Vec<Thread>,
+    threads: Vec<CountedThread>,
     pieces: Pieces,
     /// Whether the spool does not take more.
     is_full: bool,
@@ -96,7 +96,7 @@ struct Window {
 }
 
 #[derive(Default)]
-struct Thread {
+struct CountedThread {
     stack: CountedStack,
     /// The place at hand of the window that it counts in.
     at: Option<usize>,
@@ -127,8 +127,8 @@ impl WindowCounter {
         WindowCounter {
             period: Period { start_us, period_us: counting.period_us },
             by: counting.by,
-            at_hand: Vec::new(),
-            most_at_hand: (AT_HAND / table).clamp(LEAST_AT_HAND, MOST_AT_HAND),
+            open: Vec::new(),
+            max_open: (OPEN_BYTES / table).clamp(MIN_OPEN, MAX_OPEN),
             threads: Vec::new(),
             pieces: Pieces { spool: SpooledTempFile::new(SPOOL_MEMORY), written: 0, places: Vec::new() },
             is_full: false,
@@ -144,8 +144,8 @@ impl WindowCounter {
     #[inline(always)]
     pub fn change(&mut self, thread: usize, time_us: u64, keep: u32, pushed: &[u32]) {
         let at = self.enter(thread, time_us);
-        let WindowCounter { groups, at_hand, threads, .. } = self;
-        let (stack, window) = (&mut threads[thread].stack, &mut at_hand[at]);
+        let WindowCounter { groups, open, threads, .. } = self;
+        let (stack, window) = (&mut threads[thread].stack, &mut open[at]);
         stack.change(&mut window.counter, groups, keep as usize, pushed);
         stack.add(1);
         if stack.depth() == STACK_DEPTH {
@@ -163,8 +163,8 @@ impl WindowCounter {
     #[inline(always)]
     pub fn repeat(&mut self, thread: usize, time_us: u64, samples: u32) {
         let at = self.enter(thread, time_us);
-        let WindowCounter { at_hand, threads, .. } = self;
-        let (stack, window) = (&mut threads[thread].stack, &mut at_hand[at]);
+        let WindowCounter { open, threads, .. } = self;
+        let (stack, window) = (&mut threads[thread].stack, &mut open[at]);
         stack.add(u64::from(samples));
         if stack.depth() == STACK_DEPTH {
             window.at_depth_limit += u64::from(samples);
@@ -175,7 +175,7 @@ impl WindowCounter {
     #[inline(always)]
     fn enter(&mut self, thread: usize, time_us: u64) -> usize {
         match self.threads.get_mut(thread) {
-            Some(Thread { at: Some(at), end_us, last_us, .. }) if time_us < *end_us => {
+            Some(CountedThread { at: Some(at), end_us, last_us, .. }) if time_us < *end_us => {
                 *last_us = time_us;
                 *at
             }
@@ -186,7 +186,7 @@ impl WindowCounter {
     #[cold]
     fn enter_another(&mut self, thread: usize, time_us: u64) -> usize {
         if thread >= self.threads.len() {
-            self.threads.resize_with(thread + 1, Thread::default);
+            self.threads.resize_with(thread + 1, CountedThread::default);
         }
         if self.is_full {
             // What is counted from here on is for nothing, and no more windows are made for it.
@@ -197,17 +197,17 @@ impl WindowCounter {
         let number = self.period.number(time_us);
         if let Some(at) = self.threads[thread].at {
             // The last window ends with the last time that there is.
-            if self.at_hand[at].number == number {
+            if self.open[at].number == number {
                 self.threads[thread].last_us = time_us;
                 return at;
             }
-            self.at_hand[at].leave(&mut self.threads[thread]);
+            self.open[at].leave(&mut self.threads[thread]);
         }
-        let at = match self.at_hand.iter().position(|window| window.number == number) {
+        let at = match self.open.iter().position(|window| window.number == number) {
             Some(at) => at,
-            None => self.take_to_hand(number),
+            None => self.open_window(number),
         };
-        let window = &mut self.at_hand[at];
+        let window = &mut self.open[at];
         window.threads.push(thread as u32);
         window.span_us.0 = window.span_us.0.min(time_us);
         let end_us = self.period.end_us(number);
@@ -217,27 +217,27 @@ impl WindowCounter {
     }
 
     /// Makes an empty window, in the place of the earliest where there are enough.
-    fn take_to_hand(&mut self, number: u64) -> usize {
-        if self.at_hand.len() < self.most_at_hand {
-            self.at_hand.push(Window {
+    fn open_window(&mut self, number: u64) -> usize {
+        if self.open.len() < self.max_open {
+            self.open.push(Window {
                 number,
                 counter: Counter::new(self.groups.len()),
                 span_us: (u64::MAX, 0),
                 at_depth_limit: 0,
                 threads: Vec::new(),
             });
-            return self.at_hand.len() - 1;
+            return self.open.len() - 1;
         }
-        let windows = self.at_hand.iter().enumerate();
+        let windows = self.open.iter().enumerate();
         let at = windows.min_by_key(|(_, window)| window.number).map_or(0, |(at, _)| at);
-        self.put_away(at);
-        self.at_hand[at].number = number;
+        self.spool_window(at);
+        self.open[at].number = number;
         at
     }
 
     /// Writes the window in this place as a piece, and empties it.
-    fn put_away(&mut self, at: usize) {
-        let window = &mut self.at_hand[at];
+    fn spool_window(&mut self, at: usize) {
+        let window = &mut self.open[at];
         for number in 0..window.threads.len() {
             let thread = &mut self.threads[window.threads[number] as usize];
             if thread.at == Some(at) {
@@ -252,7 +252,7 @@ impl WindowCounter {
 
     /// The windows, where all were counted; `keys` are the threads by number.
     pub fn finish(mut self, keys: Vec<ThreadKey>) -> Option<CountedWindows> {
-        (0..self.at_hand.len()).for_each(|at| self.put_away(at));
+        (0..self.open.len()).for_each(|at| self.spool_window(at));
         // Stable: the pieces of a window stay in order.
         self.pieces.places.sort_by_key(|piece| piece.window);
         (!self.is_full).then_some(CountedWindows {
@@ -267,7 +267,7 @@ impl WindowCounter {
 
 impl Window {
     /// A thread counts elsewhere from here on.
-    fn leave(&mut self, thread: &mut Thread) {
+    fn leave(&mut self, thread: &mut CountedThread) {
         thread.stack.settle(&mut self.counter);
         self.span_us.1 = self.span_us.1.max(thread.last_us);
         (thread.at, thread.end_us) = (None, 0);

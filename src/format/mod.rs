@@ -18,7 +18,7 @@ mod threads;
 mod unpack;
 pub(crate) mod write;
 
-pub use crate::format::chunks::sequence::{Framing, Lost, Part, Place, Sequence};
+pub use crate::format::chunks::sequence::{Framing, LostPart, Part, PartLocation, Sequence};
 pub use crate::format::layout::extension::{ChunkInfo, ChunkOrder, RunEnd, RunEnds};
 pub use crate::format::layout::header::{
     ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout,
@@ -30,4 +30,4 @@ pub use crate::format::write::writer::{Chunk, Packing, Writer};
 pub use outline::Outline;
 pub use recover::{Recovered, recover};
 pub use replay::Replay;
-pub use scan::{Scan, ThreadScan};
+pub use scan::{SampleSummary, ThreadSummary};

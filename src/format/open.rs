@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use crate::counts::observer::Tally;
+use crate::counts::observer::WindowObserver;
 use crate::counts::windows::{CountedWindows, Counting, Period, WindowCounter};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::layout::digest::{Digest, Digested, chunk_checksum};
@@ -12,9 +12,9 @@ use crate::format::layout::header::{ByteOrder, Compression, FOOTER_LEN, Footer, 
 use crate::format::layout::stats;
 use crate::format::layout::tables;
 use crate::format::outline::{Ends, size_fault};
-use crate::format::record::{Body, Place, RecordReader};
+use crate::format::record::{Body, RecordReader, RegionPosition};
 use crate::format::replay::Replay;
-use crate::format::scan::{Late, Region, Scan, Scanned};
+use crate::format::scan::{Late, Region, SampleSummary, ScanResult};
 use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
 use crate::limits::{REORDER_SAMPLES, TABLE_BYTES};
@@ -71,7 +71,7 @@ pub struct Contents {
     /// What a chunk says of its run, where it has our extension, or what is known of a part of a run.
     pub chunk: Option<ChunkInfo>,
     /// What the sample region holds.
-    pub scan: Scan,
+    pub scan: SampleSummary,
     /// Bytes of the whole profile.
     pub size: u64,
     /// Oddities that cost nothing.
@@ -184,13 +184,13 @@ impl<R: Read + Seek> Profile<R> {
         let before = &tail[..tail.len() - found.len(tail, order)];
         let mut faults: Vec<Fault> = Fault::of_mode(&header, &start, base).into_iter().collect();
         let statistics = match found {
-            stats::Found::Nothing => None,
-            stats::Found::Unsound(error) => {
+            stats::StatsBlock::Nothing => None,
+            stats::StatsBlock::Unsound(error) => {
                 faults.push(Fault { code: FaultCode::InvalidStatistics, error });
                 None
             }
-            stats::Found::Statistics(statistics) => Some(statistics),
-            stats::Found::PassedOver(why) => {
+            stats::StatsBlock::Statistics(statistics) => Some(statistics),
+            stats::StatsBlock::PassedOver(why) => {
                 warnings.push(format!(
                     "the statistics block is passed over: {why} (at byte {})",
                     footer_place - 16
@@ -228,7 +228,7 @@ impl<R: Read + Seek> Profile<R> {
             tables: Arc::new(read.tables),
             statistics,
             chunk,
-            scan: Scan::default(),
+            scan: SampleSummary::default(),
             size,
             warnings,
             faults,
@@ -250,15 +250,16 @@ impl<R: Read + Seek> Profile<R> {
         Ok(profile)
     }
 
-    fn scan(&mut self, counting: Option<Counting>) -> Result<Scanned> {
+    fn scan(&mut self, counting: Option<Counting>) -> Result<ScanResult> {
         let start_us = self.contents.header.facts.start_us;
         let tables = Arc::clone(&self.contents.tables);
         let Profile { source, base, contents, digest, threads, .. } = self;
         // Packed samples have a thread beside the walk already.
         let busy = if contents.header.compression == Compression::Zstd { 2 } else { 1 };
-        let is_beside = contents.header.strings_at >= WORTH_A_THREAD && worker::count(*threads) > busy;
-        let windows =
-            counting.map(|counting| Tally::new(WindowCounter::new(counting, &tables, start_us), is_beside));
+        let in_background = contents.header.strings_at >= WORTH_A_THREAD && worker::count(*threads) > busy;
+        let windows = counting.map(|counting| {
+            WindowObserver::new(WindowCounter::new(counting, &tables, start_us), in_background)
+        });
         let reader = records(source, *base, &contents.header, *threads, Some(digest))?;
         Region { start_us, frames: tables.frames.len(), reader, windows, reorder: REORDER_SAMPLES }.scan()
     }
@@ -445,23 +446,23 @@ fn records<'a>(
     let region = source.take(length);
     Ok(match header.compression {
         Compression::Zstd => {
-            let is_beside = length >= WORTH_A_THREAD && worker::count(threads) > 1;
+            let in_background = length >= WORTH_A_THREAD && worker::count(threads) > 1;
             let unpacked: Box<dyn Read + '_> =
-                match if is_beside { Unpacker::new(region)? } else { Err(region) } {
+                match if in_background { Unpacker::new(region)? } else { Err(region) } {
                     Ok(unpacker) => Box::new(unpacker),
                     Err(region) => {
                         let packed = BufReader::with_capacity(length.min(COPY as u64) as usize, region);
                         Box::new(unpack::decoder(packed)?)
                     }
                 };
-            RecordReader::new(unpacked, u64::MAX, order, Place::Unpacked)
+            RecordReader::new(unpacked, u64::MAX, order, RegionPosition::Unpacked)
         }
         Compression::None | Compression::Undefined(_) => {
             let region: Box<dyn Read> = match digest {
                 Some(digest) => Box::new(Digested { source: region, digest }),
                 None => Box::new(region),
             };
-            RecordReader::new(region, length, order, Place::File(at))
+            RecordReader::new(region, length, order, RegionPosition::File(at))
         }
     })
 }

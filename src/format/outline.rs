@@ -54,12 +54,12 @@ impl Outline {
         let found = stats::read(tail, free, order, base + size - FOOTER_LEN)?;
         let before = &tail[..tail.len() - found.len(tail, order)];
         let statistics = match found {
-            stats::Found::Statistics(statistics) => Some(statistics),
-            stats::Found::Unsound(error) => {
+            stats::StatsBlock::Statistics(statistics) => Some(statistics),
+            stats::StatsBlock::Unsound(error) => {
                 faults.push(Fault { code: FaultCode::InvalidStatistics, error });
                 None
             }
-            stats::Found::Nothing | stats::Found::PassedOver(_) => None,
+            stats::StatsBlock::Nothing | stats::StatsBlock::PassedOver(_) => None,
         };
         let mut chunk = None;
         if header.layout == Layout::Chunk

@@ -133,18 +133,18 @@ fn too_deep(depth: u64) -> String {
 
 /// Where a region's bytes are, for positions in errors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum RegionPosition {
     /// Plain: the region starts at this byte of the input.
     File(u64),
     /// Unpacked from a compressed region.
     Unpacked,
 }
 
-impl Place {
+impl RegionPosition {
     pub fn position(self, at: u64) -> Position {
         match self {
-            Place::File(base) => Position::Byte(base + at),
-            Place::Unpacked => Position::Unpacked(at),
+            RegionPosition::File(base) => Position::Byte(base + at),
+            RegionPosition::Unpacked => Position::Unpacked(at),
         }
     }
 }
@@ -153,7 +153,7 @@ impl Place {
 pub(crate) struct RecordReader<'a> {
     source: Box<dyn Read + 'a>,
     order: ByteOrder,
-    place: Place,
+    place: RegionPosition,
     buffer: Vec<u8>,
     pos: usize,
     len: usize,
@@ -168,7 +168,7 @@ pub(crate) struct RecordReader<'a> {
 
 impl<'a> RecordReader<'a> {
     /// Reads a region of at most `length` bytes.
-    pub fn new(source: Box<dyn Read + 'a>, length: u64, order: ByteOrder, place: Place) -> Self {
+    pub fn new(source: Box<dyn Read + 'a>, length: u64, order: ByteOrder, place: RegionPosition) -> Self {
         RecordReader {
             source,
             order,
@@ -227,8 +227,8 @@ impl<'a> RecordReader<'a> {
                 Err(error) => {
                     self.ended = true;
                     self.failure = Some(match self.place {
-                        Place::File(_) => Error::from(error),
-                        Place::Unpacked => {
+                        RegionPosition::File(_) => Error::from(error),
+                        RegionPosition::Unpacked => {
                             let at = self.place.position(self.base + self.len as u64);
                             Error::profile(format!("the sample data are no sound zstd frame: {error}")).at(at)
                         }

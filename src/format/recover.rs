@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Position, Result};
-use crate::format::chunks::sequence::{Framing, Lost, Part, Sequence};
+use crate::format::chunks::sequence::{Framing, LostPart, Part, Sequence};
 use crate::format::layout::extension::{ChunkInfo, RunEnds};
 use crate::format::layout::ring::{RING_START, is_ring};
 use crate::format::open::{Contents, Fault, read_up_to};
@@ -96,7 +96,10 @@ fn files(source: &mut (impl Read + Seek), sequence: &mut Sequence) -> Result<Rec
 }
 
 /// Every whole part. Where there is none, the first thing that is lost.
-fn parts(source: &mut (impl Read + Seek), mut sequence: Sequence) -> Result<Result<Recovered, Option<Lost>>> {
+fn parts(
+    source: &mut (impl Read + Seek),
+    mut sequence: Sequence,
+) -> Result<Result<Recovered, Option<LostPart>>> {
     let mut first_lost = None;
     let mut ends = RunEnds::default();
     let (copy, framing) = (SpooledTempFile::new(SPOOL_MEMORY), sequence.framing());

@@ -1,4 +1,4 @@
-//! The second walk over a sample region: samples into [`Lanes`], complete up to a known place.
+//! The second walk over a sample region: samples into [`ReorderBuffer`], complete up to a known place.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 use crate::error::{Error, Result};
 use crate::format::record::entries::{self, ENTRY_MAX};
 use crate::format::record::{Body, RecordReader};
-use crate::format::scan::{BLOCK, Late, Scan};
+use crate::format::scan::{BLOCK, Late, SampleSummary};
 use crate::format::threads::ThreadIndex;
 use crate::limits::{REORDER_SAMPLES, STACK_DEPTH};
-use crate::model::{Lanes, Place, StackChange};
+use crate::model::{OrderKey, ReorderBuffer, StackChange};
 
 /// Entries that are loaded one by one; of more, room is made for all at once.
 const FEW: u32 = 16;
@@ -17,15 +17,15 @@ const FEW: u32 = 16;
 /// Loads a profile's samples in time order, a window at a time.
 ///
 /// Memory holds what is not yet known to be complete, at most about twice
-/// [`crate::limits::REORDER_SAMPLES`], and what the caller lets wait in [`Replay::lanes`], whatever the
+/// [`crate::limits::REORDER_SAMPLES`], and what the caller lets wait in [`Replay::buffer`], whatever the
 /// profile's size and the number of its threads.
 pub struct Replay<'a> {
     reader: RecordReader<'a>,
-    scan: &'a Scan,
+    scan: &'a SampleSummary,
     /// Samples that were read of the region.
     read: u64,
     index: ThreadIndex,
-    lanes: Lanes,
+    buffer: ReorderBuffer,
     open: Option<Open>,
     ended: bool,
     late: LateQueue<'a>,
@@ -36,7 +36,7 @@ pub struct Replay<'a> {
 /// A REPEAT record of the region that is loaded in part.
 #[derive(Clone, Copy)]
 struct Open {
-    lane: usize,
+    queue: usize,
     left: u32,
     /// Entries at its front that the lane already has, from the copy set aside.
     skip: u32,
@@ -52,7 +52,7 @@ struct LateQueue<'a> {
     /// Records from this one on are not begun.
     next: usize,
     /// Begun and unfinished records: the least place that the next sample can have, then their number.
-    begun: BinaryHeap<Reverse<(Place, usize)>>,
+    begun: BinaryHeap<Reverse<(OrderKey, usize)>>,
     /// (byte of the region, number), the records in the order of the region, and how many of them were met.
     by_region: Vec<(u64, usize)>,
     met: usize,
@@ -70,14 +70,19 @@ struct Progress {
 }
 
 impl<'a> Replay<'a> {
-    pub(crate) fn new(reader: RecordReader<'a>, scan: &'a Scan, start_us: u64, late: &'a mut Late) -> Self {
+    pub(crate) fn new(
+        reader: RecordReader<'a>,
+        scan: &'a SampleSummary,
+        start_us: u64,
+        late: &'a mut Late,
+    ) -> Self {
         let threads = scan.threads.iter().map(|thread| thread.thread);
         Replay {
             reader,
             scan,
             read: 0,
             index: ThreadIndex::default(),
-            lanes: Lanes::new(threads, start_us),
+            buffer: ReorderBuffer::new(threads, start_us),
             open: None,
             ended: false,
             late: LateQueue::new(late, scan.threads.len()),
@@ -93,26 +98,26 @@ impl<'a> Replay<'a> {
     }
 
     /// The samples that wait; those with a place below [`Replay::complete_before`] are complete.
-    pub fn lanes(&mut self) -> &mut Lanes {
-        &mut self.lanes
+    pub fn buffer(&mut self) -> &mut ReorderBuffer {
+        &mut self.buffer
     }
 
     /// Every sample with a lower place has been loaded; `None`: every sample at all.
-    pub fn complete_before(&self) -> Option<Place> {
+    pub fn complete_before(&self) -> Option<OrderKey> {
         if self.is_through() {
             return None;
         }
-        Some(self.main_bound().min(self.late.head().map_or(Place::MAX, |(place, _)| place)))
+        Some(self.main_bound().min(self.late.head().map_or(OrderKey::MAX, |(place, _)| place)))
     }
 
     /// No sample that the walk is still to load from the region has a lower place.
-    fn main_bound(&self) -> Place {
+    fn main_bound(&self) -> OrderKey {
         if self.ended {
-            return Place::MAX;
+            return OrderKey::MAX;
         }
-        let bound = self.scan.bounds.get((self.read / BLOCK) as usize).copied().unwrap_or(Place::MAX);
+        let bound = self.scan.bounds.get((self.read / BLOCK) as usize).copied().unwrap_or(OrderKey::MAX);
         match self.open {
-            Some(Open { lane, is_late: true, .. }) => bound.min(self.lanes.next_place(lane)),
+            Some(Open { queue, is_late: true, .. }) => bound.min(self.buffer.next_key(queue)),
             _ => bound,
         }
     }
@@ -130,16 +135,16 @@ impl<'a> Replay<'a> {
     pub fn load(&mut self, wanted: usize) -> Result<()> {
         loop {
             let before = self.complete_before();
-            if before.is_none() || self.lanes.count_before(before) >= wanted {
+            if before.is_none() || self.buffer.count_before(before) >= wanted {
                 return Ok(());
             }
             // Counting walks all lanes, so a good many samples are loaded between two counts.
-            let target = self.lanes.waiting() + wanted.max(BLOCK as usize);
+            let target = self.buffer.waiting() + wanted.max(BLOCK as usize);
             // Without late records, as in most profiles, there is nothing to choose from.
-            while self.late.head().is_none() && !self.ended && self.lanes.waiting() < target {
+            while self.late.head().is_none() && !self.ended && self.buffer.waiting() < target {
                 self.load_main()?;
             }
-            while self.lanes.waiting() < target && !self.is_through() {
+            while self.buffer.waiting() < target && !self.is_through() {
                 self.step()?;
             }
         }
@@ -166,34 +171,34 @@ impl<'a> Replay<'a> {
             self.ended = true;
             return Ok(());
         };
-        let lane = self.scan.rank[self.index.get_or_insert(record.thread)] as usize;
+        let queue = self.scan.rank[self.index.get_or_insert(record.thread)] as usize;
         let met = self.late.meet(record.at);
         let (is_late, skip) = (met.is_some(), met.unwrap_or(0));
         match record.body {
-            Body::Repeat { count } if count > 0 => self.load_open(Open { lane, left: count, skip, is_late }),
+            Body::Repeat { count } if count > 0 => self.load_open(Open { queue, left: count, skip, is_late }),
             Body::Repeat { .. } => Ok(()),
             Body::Change { delta, status, change } => {
                 self.read += 1;
                 if skip > 0 {
                     return Ok(());
                 }
-                let depth = self.lanes.depth(lane);
+                let depth = self.buffer.depth(queue);
                 if let Some(innermost) = change.keeps_innermost(depth) {
-                    let stack = self.lanes.newest_stack(lane);
+                    let stack = self.buffer.newest_stack(queue);
                     let pushed = stack.iter().rev().take(innermost as usize).copied();
-                    self.lanes.change(lane, StackChange { keep: 0, push: innermost }, pushed);
+                    self.buffer.change(queue, StackChange { keep: 0, push: innermost }, pushed);
                 } else {
                     let change =
                         change.resolve(depth).map_err(|fault| self.reader.fault(record.at, fault))?;
                     let pushed = self.reader.pushed().iter();
                     match &self.renumbered {
-                        None => self.lanes.change(lane, change, pushed.copied()),
+                        None => self.buffer.change(queue, change, pushed.copied()),
                         Some(numbers) => {
-                            self.lanes.change(lane, change, pushed.map(|frame| numbers[*frame as usize]));
+                            self.buffer.change(queue, change, pushed.map(|frame| numbers[*frame as usize]));
                         }
                     }
                 }
-                self.lanes.push(lane, delta, status);
+                self.buffer.push(queue, delta, status);
                 Ok(())
             }
         }
@@ -210,11 +215,11 @@ impl<'a> Replay<'a> {
         let reader = &mut self.reader;
         let these = step - skip;
         if these < FEW {
-            let mut append = self.lanes.append(open.lane);
+            let mut append = self.buffer.append(open.queue);
             reader.entries(these, |delta, status| append.push(delta, status))?;
         } else {
             let fill = |deltas: &mut [u64], status: &mut [u8]| reader.entry_columns(deltas, status);
-            self.lanes.extend(open.lane, these as usize, fill)?;
+            self.buffer.extend(open.queue, these as usize, fill)?;
         }
         open.skip -= skip;
         open.left -= step;
@@ -224,11 +229,11 @@ impl<'a> Replay<'a> {
     }
 
     /// Loads some of the late record of this number, which is at the head of the queue with this place.
-    fn load_late(&mut self, place: Place, number: usize) -> Result<()> {
+    fn load_late(&mut self, place: OrderKey, number: usize) -> Result<()> {
         let record = self.late.late.records[number];
-        let lane = record.thread as usize;
+        let queue = record.thread as usize;
         // Another record of the thread, which stands before it in the queue, may not be finished.
-        let next = self.lanes.next_place(lane);
+        let next = self.buffer.next_key(queue);
         if next > place {
             self.late.put_off(number, next);
             return Ok(());
@@ -245,14 +250,14 @@ impl<'a> Replay<'a> {
                 let frame = u32::from_le_bytes(frame.try_into().expect("four bytes"));
                 self.renumbered.as_ref().map_or(frame, |numbers| numbers[frame as usize])
             });
-            self.lanes.change(lane, change, pushed);
+            self.buffer.change(queue, change, pushed);
         }
         let these = (record.samples - loaded).min(*at_once);
         let fill = |deltas: &mut [u64], status: &mut [u8]| entries::columns(buffer, &mut pos, deltas, status);
         let torn = |_| Error::from(std::io::Error::other("a torn spool"));
-        self.lanes.extend(lane, these as usize, fill).map_err(torn)?;
+        self.buffer.extend(queue, these as usize, fill).map_err(torn)?;
         progress[number] = Progress { samples: loaded + these, bytes: bytes + pos as u64 };
-        self.late.put_off(number, self.lanes.next_place(lane));
+        self.late.put_off(number, self.buffer.next_key(queue));
         Ok(())
     }
 }
@@ -285,7 +290,7 @@ impl<'a> LateQueue<'a> {
 
     /// The record to load next, by the least place that its next sample can have. The first of those with one
     /// place.
-    fn head(&self) -> Option<(Place, usize)> {
+    fn head(&self) -> Option<(OrderKey, usize)> {
         let begun = self.begun.peek().map(|Reverse(begun)| *begun);
         let fresh = self.late.records.get(self.next).map(|record| (record.first, self.next));
         match (begun, fresh) {
@@ -295,7 +300,7 @@ impl<'a> LateQueue<'a> {
     }
 
     /// The record at the head goes on from this place, unless it is finished.
-    fn put_off(&mut self, number: usize, place: Place) {
+    fn put_off(&mut self, number: usize, place: OrderKey) {
         if number == self.next {
             self.next += 1;
         } else {

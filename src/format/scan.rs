@@ -12,18 +12,18 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use tempfile::SpooledTempFile;
 
-use crate::counts::observer::Tally;
+use crate::counts::observer::WindowObserver;
 use crate::counts::windows::CountedWindows;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::record::entries;
 use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
 use crate::format::threads::{OrderSeen, ThreadIndex};
 use crate::limits::{LATE_RECORDS, SPOOL_MEMORY, STACK_DEPTH, THREADS};
-use crate::model::{Clock, Place, StackChange, ThreadKey};
+use crate::model::{Clock, OrderKey, StackChange, ThreadKey};
 
 /// What a sample region holds.
 #[derive(Debug, Default)]
-pub struct Scan {
+pub struct SampleSummary {
     /// Samples of the sound records.
     pub samples: u64,
     /// Samples that hold no frame.
@@ -37,7 +37,7 @@ pub struct Scan {
     /// Bytes of the region, unpacked.
     pub region_len: u64,
     /// The threads, in the order in which the profiler lists them as far as the profile shows it.
-    pub threads: Vec<ThreadScan>,
+    pub threads: Vec<ThreadSummary>,
     /// The frames that samples use, by index.
     pub(crate) used_frames: Vec<bool>,
     /// The same in the order in which the records first name them.
@@ -46,14 +46,14 @@ pub struct Scan {
     pub(crate) sound_end: u64,
     /// No sample from the beginning of each [`BLOCK`] on has a lower place, but for late records: what is below it
     /// is complete once the block begins.
-    pub(crate) bounds: Vec<Place>,
+    pub(crate) bounds: Vec<OrderKey>,
     /// The place in `threads` of each thread, by number in order of appearance.
     pub(crate) rank: Vec<u32>,
 }
 
 /// What a region holds of one thread.
 #[derive(Clone, Copy, Debug)]
-pub struct ThreadScan {
+pub struct ThreadSummary {
     /// Who it is.
     pub thread: ThreadKey,
     /// Its samples.
@@ -74,12 +74,12 @@ pub(crate) const BLOCK: u64 = ENTRIES_AT_ONCE as u64;
 struct Horizon {
     reorder: usize,
     /// The highest place up to each of the last blocks.
-    highs: VecDeque<Place>,
-    high: Place,
-    passed: Place,
+    highs: VecDeque<OrderKey>,
+    high: OrderKey,
+    passed: OrderKey,
     /// The least place in each block, but for late records; the greatest where there are only these.
-    lows: Vec<Place>,
-    low: Place,
+    lows: Vec<OrderKey>,
+    low: OrderKey,
     /// Samples that the block still takes.
     left: u32,
 }
@@ -89,17 +89,17 @@ impl Horizon {
         Horizon {
             reorder,
             highs: VecDeque::new(),
-            high: Place::default(),
-            passed: Place::default(),
+            high: OrderKey::default(),
+            passed: OrderKey::default(),
             lows: Vec::new(),
-            low: Place::MAX,
+            low: OrderKey::MAX,
             left: ENTRIES_AT_ONCE,
         }
     }
 
     /// Whether a record that starts at this place is late.
     #[inline(always)]
-    fn is_behind(&self, place: Place) -> bool {
+    fn is_behind(&self, place: OrderKey) -> bool {
         place < self.passed
     }
 
@@ -112,7 +112,7 @@ impl Horizon {
     /// `samples`, at most [`Horizon::step`], were read of one thread, with places from `low`, or the greatest
     /// one if they are late, to `high`.
     #[inline(always)]
-    fn advance(&mut self, samples: u32, low: Place, high: Place) {
+    fn advance(&mut self, samples: u32, low: OrderKey, high: OrderKey) {
         self.high = self.high.max(high);
         self.low = self.low.min(low);
         self.left -= samples;
@@ -124,7 +124,7 @@ impl Horizon {
     #[cold]
     fn next_block(&mut self) {
         self.left = ENTRIES_AT_ONCE;
-        self.lows.push(std::mem::replace(&mut self.low, Place::MAX));
+        self.lows.push(std::mem::replace(&mut self.low, OrderKey::MAX));
         self.highs.push_back(self.high);
         if self.highs.len() as u64 > self.reorder as u64 / BLOCK {
             self.passed = self.highs.pop_front().unwrap_or_default();
@@ -132,9 +132,9 @@ impl Horizon {
     }
 
     /// The least place from each block's start to the end.
-    fn bounds(mut self) -> Vec<Place> {
+    fn bounds(mut self) -> Vec<OrderKey> {
         self.lows.push(self.low);
-        let mut least = Place::MAX;
+        let mut least = OrderKey::MAX;
         for low in self.lows.iter_mut().rev() {
             least = least.min(*low);
             *low = least;
@@ -152,7 +152,7 @@ pub(crate) struct Late {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LateRecord {
-    pub first: Place,
+    pub first: OrderKey,
     /// Byte of the region; the second walk recognizes the record by it.
     pub at: u64,
     pub thread: u32,
@@ -163,7 +163,7 @@ pub(crate) struct LateRecord {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Thread {
+struct ScannedThread {
     key: ThreadKey,
     walk: Walk,
     depth: u32,
@@ -196,7 +196,7 @@ impl Walk {
     /// Takes `samples` whose times rise by `sum` in all, where that can be told; else tells why not: the clock goes
     /// back, or has gone back.
     #[inline(always)]
-    fn take_rising(&mut self, samples: u32, sum: Option<u64>, first: Place) -> bool {
+    fn take_rising(&mut self, samples: u32, sum: Option<u64>, first: OrderKey) -> bool {
         let high = self.clock.high();
         let Some(last) = sum.and_then(|sum| self.last_time.checked_add(sum)) else { return false };
         if self.last_time < high {
@@ -206,7 +206,7 @@ impl Walk {
         self.last_time = last;
         // All at one time, or at least one at the last.
         let nth = if last == high { self.clock.next().nth + u64::from(samples) } else { 1 };
-        self.clock = Clock::from_next(Place { key: last, nth });
+        self.clock = Clock::from_next(OrderKey { key: last, nth });
         true
     }
 }
@@ -217,14 +217,14 @@ pub(crate) struct Region<'a> {
     pub start_us: u64,
     pub frames: usize,
     /// What counts the samples on the way, if they are wanted by window.
-    pub windows: Option<Tally>,
+    pub windows: Option<WindowObserver>,
     /// Samples that records may be out of time order before one is late.
     pub reorder: usize,
 }
 
 /// What a walk has found.
-pub(crate) struct Scanned {
-    pub scan: Scan,
+pub(crate) struct ScanResult {
+    pub scan: SampleSummary,
     pub late: Late,
     /// The first fault, which has ended the walk: what came before it is in the rest.
     pub fault: Option<Error>,
@@ -234,9 +234,9 @@ pub(crate) struct Scanned {
 
 impl Region<'_> {
     /// Walks the region. An error of the operating system is an error.
-    pub fn scan(mut self) -> Result<Scanned> {
+    pub fn scan(mut self) -> Result<ScanResult> {
         let mut scan = Scanner {
-            scan: Scan { used_frames: vec![false; self.frames], ..Scan::default() },
+            scan: SampleSummary { used_frames: vec![false; self.frames], ..SampleSummary::default() },
             late: Late::default(),
             index: ThreadIndex::default(),
             threads: Vec::new(),
@@ -263,7 +263,7 @@ impl Region<'_> {
             Some(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit) => Err(error),
             fault => {
                 scan.scan.region_len = self.reader.position();
-                Ok(Scanned { fault, ..scan.finish() })
+                Ok(ScanResult { fault, ..scan.finish() })
             }
         }
     }
@@ -281,10 +281,10 @@ fn announced(count: u32, fault: Error) -> Error {
 }
 
 struct Scanner {
-    scan: Scan,
+    scan: SampleSummary,
     late: Late,
     index: ThreadIndex,
-    threads: Vec<Thread>,
+    threads: Vec<ScannedThread>,
     start_us: u64,
     horizon: Horizon,
     order: OrderSeen,
@@ -292,7 +292,7 @@ struct Scanner {
     changed_at: u64,
     copy: Vec<u8>,
     /// Until something comes that cannot be counted in the order of the records.
-    windows: Option<Tally>,
+    windows: Option<WindowObserver>,
 }
 
 impl Scanner {
@@ -317,7 +317,7 @@ impl Scanner {
             return Err(Error::new(ErrorKind::Limit, detail));
         }
         let walk = Walk { last_time: self.start_us, clock: Clock::default(), low: u64::MAX };
-        self.threads.push(Thread {
+        self.threads.push(ScannedThread {
             key,
             walk,
             depth: 0,
@@ -367,7 +367,7 @@ impl Scanner {
             }
         }
         if self.horizon.is_behind(place) {
-            low = Place::MAX;
+            low = OrderKey::MAX;
             self.change_late(reader, at, index, (delta, status, place), change, resolved)?;
         }
         let depth = resolved.keep + resolved.push;
@@ -388,7 +388,7 @@ impl Scanner {
         reader: &RecordReader<'_>,
         at: u64,
         index: usize,
-        (delta, status, place): (u64, u8, Place),
+        (delta, status, place): (u64, u8, OrderKey),
         change: Change,
         resolved: StackChange,
     ) -> Result<()> {
@@ -483,7 +483,7 @@ impl Scanner {
             } else {
                 self.spool()?;
             }
-            self.horizon.advance(step, Place::MAX, walk.clock.last());
+            self.horizon.advance(step, OrderKey::MAX, walk.clock.last());
             left -= step;
         }
         self.repeated(reader.position(), index, count, walk);
@@ -523,7 +523,7 @@ impl Scanner {
         &mut self,
         at: u64,
         index: usize,
-        first: Place,
+        first: OrderKey,
         change: Option<StackChange>,
         samples: u32,
     ) -> Result<()> {
@@ -559,17 +559,18 @@ impl Scanner {
         }
     }
 
-    fn finish(mut self) -> Scanned {
+    fn finish(mut self) -> ScanResult {
         self.note_order_of_end();
         let keys: Vec<ThreadKey> = self.threads.iter().map(|thread| thread.key).collect();
         let rank = self.order.rank(&keys);
-        let mut sorted: Vec<(u32, &Thread)> = rank.iter().copied().zip(&self.threads).collect();
+        let mut sorted: Vec<(u32, &ScannedThread)> = rank.iter().copied().zip(&self.threads).collect();
         sorted.sort_unstable_by_key(|(rank, _)| *rank);
-        let span =
-            |thread: &Thread| (thread.samples > 0).then_some((thread.walk.low, thread.walk.clock.high()));
+        let span = |thread: &ScannedThread| {
+            (thread.samples > 0).then_some((thread.walk.low, thread.walk.clock.high()))
+        };
         self.scan.threads = sorted
             .into_iter()
-            .map(|(_, thread)| ThreadScan {
+            .map(|(_, thread)| ThreadSummary {
                 thread: thread.key,
                 samples: thread.samples,
                 span_us: span(thread),
@@ -584,7 +585,7 @@ impl Scanner {
         // Stable: records of one place stay in file order.
         self.late.records.sort_by_key(|record| record.first);
         let windows = self.windows.and_then(|windows| windows.finish(keys));
-        Scanned { scan: self.scan, late: self.late, fault: None, windows }
+        ScanResult { scan: self.scan, late: self.late, fault: None, windows }
     }
 }
 

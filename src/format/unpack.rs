@@ -61,14 +61,14 @@ impl<R: Read> Unpacker<R> {
         }
         let mut unpacker = Unpacker { region, packed: Some(packed), events, block: Vec::new(), pos: 0 };
         for _ in 0..AHEAD {
-            unpacker.hand_over()?;
+            unpacker.submit()?;
         }
         Ok(Ok(unpacker))
     }
 
     /// Gives the thread its next packed block. There are never more than it has asked for, so this doesn't
     /// wait.
-    fn hand_over(&mut self) -> io::Result<()> {
+    fn submit(&mut self) -> io::Result<()> {
         let Some(packed) = &self.packed else { return Ok(()) };
         let mut block = Vec::with_capacity(PACKED);
         (&mut self.region).take(PACKED as u64).read_to_end(&mut block)?;
@@ -84,7 +84,7 @@ impl<R: Read> Read for Unpacker<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.pos == self.block.len() {
             match self.events.recv() {
-                Ok(Event::Wanted) => self.hand_over()?,
+                Ok(Event::Wanted) => self.submit()?,
                 Ok(Event::Unpacked(block)) => (self.block, self.pos) = (block, 0),
                 Ok(Event::Failed(error)) => return Err(error),
                 Err(_) => return Ok(0),

@@ -9,11 +9,11 @@ mod order;
 pub(crate) mod reorder;
 pub(crate) mod tables;
 
-pub use crate::model::reorder::{Cut, Lane, Lanes, Slice, StackRun};
+pub use crate::model::reorder::{Cut, ReorderBuffer, StackRun, ThreadQueue, ThreadSamples};
 pub use crate::model::tables::{Frame, Location, StringTable, Tables};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use ids::IdSet;
-pub use order::{Clock, Place, keys};
+pub use order::{Clock, OrderKey, keys};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may
 /// stand in several interpreters.

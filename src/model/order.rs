@@ -7,44 +7,44 @@
 
 /// Where a sample stands in time order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct OrderKey {
     /// The highest time that the sample's thread has reached, the sample included.
     pub key: u64,
     /// How many earlier samples of the thread share the key.
     pub nth: u64,
 }
 
-impl Place {
+impl OrderKey {
     /// Behind every sample.
-    pub const MAX: Place = Place { key: u64::MAX, nth: u64::MAX };
+    pub const MAX: OrderKey = OrderKey { key: u64::MAX, nth: u64::MAX };
 
     /// Before every sample with this key.
     #[inline]
     pub const fn first_at(key: u64) -> Self {
-        Place { key, nth: 0 }
+        OrderKey { key, nth: 0 }
     }
 }
 
 /// How far a thread has come: the least place that its next sample can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clock(Place);
+pub struct Clock(OrderKey);
 
 impl Clock {
     /// A thread whose next sample can have no lower place.
-    pub fn from_next(place: Place) -> Self {
+    pub fn from_next(place: OrderKey) -> Self {
         Clock(place)
     }
 
     /// The least place of the next sample.
     #[inline]
-    pub fn next(self) -> Place {
+    pub fn next(self) -> OrderKey {
         self.0
     }
 
     /// The place of the last sample; before the first, that of the next.
     #[inline]
-    pub fn last(self) -> Place {
-        Place { key: self.0.key, nth: self.0.nth.saturating_sub(1) }
+    pub fn last(self) -> OrderKey {
+        OrderKey { key: self.0.key, nth: self.0.nth.saturating_sub(1) }
     }
 
     /// The highest time so far; 0 before the first sample.
@@ -55,19 +55,19 @@ impl Clock {
 
     /// The place of the thread's next sample, if it is taken at `time`.
     #[inline]
-    pub fn place(self, time: u64) -> Place {
-        if time > self.0.key { Place::first_at(time) } else { self.0 }
+    pub fn place(self, time: u64) -> OrderKey {
+        if time > self.0.key { OrderKey::first_at(time) } else { self.0 }
     }
 
     /// The thread's next sample has this place.
     #[inline]
-    pub fn pass(&mut self, place: Place) {
-        self.0 = Place { key: place.key, nth: place.nth + 1 };
+    pub fn pass(&mut self, place: OrderKey) {
+        self.0 = OrderKey { key: place.key, nth: place.nth + 1 };
     }
 
     /// Takes the thread's next sample; returns its place.
     #[inline]
-    pub fn take(&mut self, time: u64) -> Place {
+    pub fn take(&mut self, time: u64) -> OrderKey {
         let place = self.place(time);
         self.pass(place);
         place
@@ -90,7 +90,8 @@ mod tests {
     fn a_sample_that_is_no_later_than_the_highest_time_counts_on_there() {
         let mut clock = Clock::default();
         let places = [5, 5, 3, 7, 6, 8].map(|time| clock.take(time));
-        let expected = [(5, 0), (5, 1), (5, 2), (7, 0), (7, 1), (8, 0)].map(|(key, nth)| Place { key, nth });
+        let expected =
+            [(5, 0), (5, 1), (5, 2), (7, 0), (7, 1), (8, 0)].map(|(key, nth)| OrderKey { key, nth });
         assert_eq!(places, expected);
         assert!(places.is_sorted());
         assert_eq!(keys(0, &[5, 5, 3, 7, 6, 8]).collect::<Vec<u64>>(), expected.map(|place| place.key));
@@ -99,6 +100,6 @@ mod tests {
     #[test]
     fn a_first_sample_at_zero_has_the_first_place() {
         let mut clock = Clock::default();
-        assert_eq!([clock.take(0), clock.take(0)], [(0, 0), (0, 1)].map(|(key, nth)| Place { key, nth }));
+        assert_eq!([clock.take(0), clock.take(0)], [(0, 0), (0, 1)].map(|(key, nth)| OrderKey { key, nth }));
     }
 }

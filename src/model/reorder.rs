@@ -4,22 +4,22 @@
 //! runs: a change of the stack, then how many samples have the result. Nothing is stored per sample
 //! that a run can say once. Lanes without a waiting sample cost nothing but their state, however many there are.
 //!
-//! Samples are delivered in the order of their [`Place`], and within a place in lane order.
+//! Samples are delivered in the order of their [`OrderKey`], and within a place in lane order.
 
-mod lane;
+mod queue;
 
-pub use lane::{Appender, Lane, Slice, StackRun};
+pub use queue::{Appender, StackRun, ThreadQueue, ThreadSamples};
 
-use crate::model::{Place, StackChange, ThreadKey};
-use lane::Group;
+use crate::model::{OrderKey, StackChange, ThreadKey};
+use queue::Group;
 
 /// All lanes of a profile, in the order in which the profiler lists its threads.
 #[derive(Debug, Default)]
-pub struct Lanes {
-    lanes: Vec<Lane>,
-    /// The lanes that have waiting samples, ascending from each [`Lanes::cut`] on.
+pub struct ReorderBuffer {
+    queues: Vec<ThreadQueue>,
+    /// The lanes that have waiting samples, ascending from each [`ReorderBuffer::cut`] on.
     active: Vec<u32>,
-    /// Where the last [`Lanes::cut`] ends in each of the first active lanes.
+    /// Where the last [`ReorderBuffer::cut`] ends in each of the first active lanes.
     ends: Vec<usize>,
     waiting: usize,
 }
@@ -28,19 +28,20 @@ pub struct Lanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Behind the instant.
-    Up,
+    AfterInstant,
     /// Before the instant, unless it is the first: then it is marked alone, a sample a thread.
-    Down,
+    BeforeInstant,
 }
 
-impl Lanes {
+impl ReorderBuffer {
     /// Lanes of more threads give their room back whenever they are empty.
     const FEW: usize = 64;
 
     /// A lane for each of `threads`, each starting with an empty stack at `start_us`.
     pub fn new(threads: impl IntoIterator<Item = ThreadKey>, start_us: u64) -> Self {
-        let lanes: Vec<Lane> = threads.into_iter().map(|thread| Lane::new(thread, start_us)).collect();
-        Lanes { lanes, ..Lanes::default() }
+        let queues: Vec<ThreadQueue> =
+            threads.into_iter().map(|thread| ThreadQueue::new(thread, start_us)).collect();
+        ReorderBuffer { queues, ..ReorderBuffer::default() }
     }
 
     /// Samples that wait, over all lanes.
@@ -49,30 +50,30 @@ impl Lanes {
     }
 
     /// The least place that the next sample of lane `index` can have.
-    pub fn next_place(&self, index: usize) -> Place {
-        self.lanes[index].next_place()
+    pub fn next_key(&self, index: usize) -> OrderKey {
+        self.queues[index].next_key()
     }
 
     /// The time of the newest sample in lane `index`; at first the start of the run.
     pub fn last_time(&self, index: usize) -> u64 {
-        self.lanes[index].last_time
+        self.queues[index].last_time
     }
 
     /// The depth of the newest stack in lane `index`.
     pub fn depth(&self, index: usize) -> u32 {
-        self.lanes[index].depth
+        self.queues[index].depth
     }
 
     /// The newest stack of lane `index`, outermost frame first.
     pub fn newest_stack(&self, index: usize) -> Vec<u32> {
-        self.lanes[index].newest_stack()
+        self.queues[index].newest_stack()
     }
 
     /// Starts a run: the newest stack of lane `index` changes. `pushed` are the frames that come on
     /// top, innermost first.
     #[inline(always)]
     pub fn change(&mut self, index: usize, change: StackChange, pushed: impl Iterator<Item = u32>) {
-        self.lanes[index].change(change, pushed);
+        self.queues[index].change(change, pushed);
     }
 
     /// Adds a sample with the newest stack to lane `index`, `delta` microseconds after the thread's last
@@ -86,7 +87,7 @@ impl Lanes {
     #[inline(always)]
     pub fn append(&mut self, index: usize) -> Appender<'_> {
         self.wake(index);
-        Appender::new(&mut self.lanes[index], &mut self.waiting)
+        Appender::new(&mut self.queues[index], &mut self.waiting)
     }
 
     /// Adds `samples` with the newest stack to lane `index`, of which `fill` gives time differences, modulo
@@ -99,7 +100,7 @@ impl Lanes {
         fill: impl FnOnce(&mut [u64], &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.wake(index);
-        self.lanes[index].extend(samples, fill)?;
+        self.queues[index].extend(samples, fill)?;
         self.waiting += samples;
         Ok(())
     }
@@ -107,45 +108,50 @@ impl Lanes {
     /// A lane is about to get samples.
     #[inline(always)]
     fn wake(&mut self, index: usize) {
-        let lane = &mut self.lanes[index];
-        if !lane.is_active {
-            lane.is_active = true;
+        let queue = &mut self.queues[index];
+        if !queue.is_active {
+            queue.is_active = true;
             self.active.push(index as u32);
         }
     }
 
     /// How many waiting samples have a place below `before` (all where `None`).
-    pub fn count_before(&self, before: Option<Place>) -> usize {
+    pub fn count_before(&self, before: Option<OrderKey>) -> usize {
         let Some(before) = before else { return self.waiting };
-        self.active.iter().map(|lane| &self.lanes[*lane as usize]).map(|lane| lane.count_below(before)).sum()
+        self.active
+            .iter()
+            .map(|queue| &self.queues[*queue as usize])
+            .map(|queue| queue.count_below(before))
+            .sum()
     }
 
     /// The least key that waits.
     pub fn first_key(&self) -> Option<u64> {
-        self.active.iter().filter_map(|lane| self.lanes[*lane as usize].head_key()).min()
+        self.active.iter().filter_map(|queue| self.queues[*queue as usize].head_key()).min()
     }
 
     /// Marks the first samples in order, about `wanted` as `cut` says, fewer where not so many have a
     /// place below `before`. Returns how many were marked.
-    pub fn cut(&mut self, wanted: usize, before: Option<Place>, cut: Cut) -> usize {
+    pub fn cut(&mut self, wanted: usize, before: Option<OrderKey>, cut: Cut) -> usize {
         self.active.sort_unstable();
-        let Lanes { lanes, active, ends, .. } = self;
-        let lanes = || active.iter().map(|lane| &lanes[*lane as usize]);
+        let ReorderBuffer { queues, active, ends, .. } = self;
+        let queues = || active.iter().map(|queue| &queues[*queue as usize]);
         ends.clear();
-        ends.extend(lanes().map(|lane| lane.end_below(before)));
-        let total: usize = lanes().zip(&*ends).map(|(lane, end)| lane.waiting_to(*end)).sum();
+        ends.extend(queues().map(|queue| queue.end_below(before)));
+        let total: usize = queues().zip(&*ends).map(|(queue, end)| queue.waiting_to(*end)).sum();
         if total <= wanted {
             return total;
         }
         // The instant that reaches `wanted`: first its key ...
-        let keys = || lanes().zip(&*ends).map(|(lane, end)| lane.keys_to(*end));
+        let keys = || queues().zip(&*ends).map(|(queue, end)| queue.keys_to(*end));
         let low = keys().filter_map(|keys| keys.first()).min().copied().unwrap_or(0);
         let high = keys().filter_map(|keys| keys.last()).max().copied().unwrap_or(0);
         let up_to = |key: u64| -> usize { keys().map(|keys| keys.partition_point(|k| *k <= key)).sum() };
         let key = least(low, high, |key| up_to(key) >= wanted);
         // ... then how many samples of one thread at that key.
-        let groups: Vec<Group> = lanes().zip(&*ends).map(|(lane, end)| lane.group(*end, key)).collect();
-        let below: usize = lanes().zip(&groups).map(|(lane, group)| lane.waiting_to(group.range.start)).sum();
+        let groups: Vec<Group> = queues().zip(&*ends).map(|(queue, end)| queue.group(*end, key)).collect();
+        let below: usize =
+            queues().zip(&groups).map(|(queue, group)| queue.waiting_to(group.range.start)).sum();
         let filled = || groups.iter().filter(|group| !group.range.is_empty());
         let first = filled().map(|group| group.before).min().unwrap_or(0);
         let last = filled().map(|group| group.before + group.range.len() as u64).max().unwrap_or(0);
@@ -153,8 +159,11 @@ impl Lanes {
         let nth = least(first, last, |nth| up_to(nth) >= wanted);
         let total = up_to(nth);
         let whole = below + groups.iter().map(|group| group.below(nth)).sum::<usize>();
-        let (nth, total) =
-            if cut == Cut::Down && total > wanted && whole > 0 { (nth, whole) } else { (nth + 1, total) };
+        let (nth, total) = if cut == Cut::BeforeInstant && total > wanted && whole > 0 {
+            (nth, whole)
+        } else {
+            (nth + 1, total)
+        };
         for (group, end) in groups.iter().zip(ends.iter_mut()) {
             *end = group.range.start + group.below(nth);
         }
@@ -162,24 +171,24 @@ impl Lanes {
     }
 
     /// The lanes that have samples in the last cut, in order.
-    pub fn slices(&self) -> impl Iterator<Item = Slice<'_>> + Clone {
+    pub fn slices(&self) -> impl Iterator<Item = ThreadSamples<'_>> + Clone {
         let marked = self.active.iter().zip(&self.ends);
-        marked.filter_map(|(lane, end)| self.lanes[*lane as usize].slice(*lane as usize, *end))
+        marked.filter_map(|(queue, end)| self.queues[*queue as usize].slice(*queue as usize, *end))
     }
 
     /// Holds a copy of these slices in place of what was here.
-    pub fn copy_from<'a>(&mut self, slices: impl Iterator<Item = Slice<'a>>) {
+    pub fn copy_from<'a>(&mut self, slices: impl Iterator<Item = ThreadSamples<'a>>) {
         let mut count = 0;
         self.waiting = 0;
         for slice in slices {
-            if count == self.lanes.len() {
-                self.lanes.push(Lane::new(slice.thread(), 0));
+            if count == self.queues.len() {
+                self.queues.push(ThreadQueue::new(slice.thread(), 0));
             }
-            self.lanes[count].copy_from(&slice);
+            self.queues[count].copy_from(&slice);
             self.waiting += slice.times().len();
             count += 1;
         }
-        self.lanes.truncate(count);
+        self.queues.truncate(count);
         self.active.clear();
         self.active.extend(0..count as u32);
         self.ends.clear();
@@ -187,15 +196,15 @@ impl Lanes {
 
     /// Takes the last cut's samples off the lanes.
     pub fn advance(&mut self) {
-        let is_many = self.lanes.len() > Self::FEW;
-        let Lanes { lanes, active, ends, waiting } = self;
+        let is_many = self.queues.len() > Self::FEW;
+        let ReorderBuffer { queues, active, ends, waiting } = self;
         let mut ends = ends.drain(..);
         active.retain(|index| {
-            let lane = &mut lanes[*index as usize];
+            let queue = &mut queues[*index as usize];
             let Some(end) = ends.next() else { return true };
-            *waiting -= lane.waiting_to(end);
-            lane.advance(end, is_many);
-            lane.is_active
+            *waiting -= queue.waiting_to(end);
+            queue.advance(end, is_many);
+            queue.is_active
         });
     }
 }

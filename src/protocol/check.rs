@@ -19,7 +19,7 @@ mod tables;
 use std::collections::HashMap;
 
 use crate::limits::{FAULTS, KEPT, LINE_MAX, LINE_READ, RUN_KEPT};
-use crate::protocol::check::run::Run;
+use crate::protocol::check::run::RunChecker;
 use crate::protocol::check::shape::Shape;
 use crate::protocol::cpython::{CpythonMessage, CpythonRules, decode_cpython};
 use crate::protocol::decode::{Decoded, Message, RawColumns, decode};
@@ -52,7 +52,7 @@ pub struct Finding {
 /// ```
 #[derive(Debug, Default)]
 pub struct Checker {
-    runs: HashMap<String, Followed<Box<Run>>>,
+    runs: HashMap<String, Followed<Box<RunChecker>>>,
     columns: RawColumns,
     room: raw::Room,
     messages: u64,
@@ -239,7 +239,7 @@ impl Checker {
         }
         let run = self.runs.entry(run_id.clone()).or_insert_with(|| {
             self.kept += RUN_KEPT;
-            Followed::Open(Box::new(Run::new(&run_id, report.line)))
+            Followed::Open(Box::new(RunChecker::new(&run_id, report.line)))
         });
         let open = match run {
             Followed::Open(open) => open,
@@ -292,7 +292,7 @@ impl Checker {
             Followed::Open(run) => Some(run),
             Followed::Ended | Followed::GivenUp => None,
         });
-        let mut open: Vec<Box<Run>> = runs.collect();
+        let mut open: Vec<Box<RunChecker>> = runs.collect();
         open.sort_unstable_by_key(|run| run.last_line());
         for run in open {
             run.cut_off(&mut report);

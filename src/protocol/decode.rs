@@ -345,16 +345,16 @@ fn general_raw(line: &[u8], columns: &mut RawColumns) -> Result<()> {
         start_usec: u64,
         samples: u64,
         stack_frame_id: Vec<u32>,
-        stack_parent: Option<Vec<Node>>,
-        threads: Vec<Thread>,
+        stack_parent: Option<Vec<NodeJson>>,
+        threads: Vec<ThreadJson>,
     }
     #[derive(Deserialize)]
-    struct Thread {
+    struct ThreadJson {
         thread_id: String,
         interpreter_id: u32,
         ts_delta_usec: Vec<i128>,
         status: Vec<u8>,
-        stack: Option<Vec<Node>>,
+        stack: Option<Vec<NodeJson>>,
     }
     let body: Body = text::parse(line)?;
     columns.clear();
@@ -395,33 +395,33 @@ fn general_raw(line: &[u8], columns: &mut RawColumns) -> Result<()> {
 }
 
 /// A node, or null.
-struct Node(u32);
+struct NodeJson(u32);
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for NodeJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NodeVisitor;
         impl Visitor<'_> for NodeVisitor {
-            type Value = Node;
+            type Value = NodeJson;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a node number or null")
             }
-            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<NodeJson, E> {
                 u32::try_from(value)
                     .ok()
                     .filter(|node| *node != NULL)
-                    .map(Node)
+                    .map(NodeJson)
                     .ok_or_else(|| E::custom("a node number over 32 bits"))
             }
-            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Node, E> {
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<NodeJson, E> {
                 u64::try_from(value)
                     .map_err(|_| E::custom("a negative node number"))
                     .and_then(|value| self.visit_u64(value))
             }
-            fn visit_unit<E>(self) -> Result<Node, E> {
-                Ok(Node(NULL))
+            fn visit_unit<E>(self) -> Result<NodeJson, E> {
+                Ok(NodeJson(NULL))
             }
-            fn visit_none<E>(self) -> Result<Node, E> {
-                Ok(Node(NULL))
+            fn visit_none<E>(self) -> Result<NodeJson, E> {
+                Ok(NodeJson(NULL))
             }
         }
         deserializer.deserialize_any(NodeVisitor)

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let named = |error: Error| error.within(&name);
     let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
     let mut checker = Checker::default();
-    let mut told = Told { out: terminal::open()?, told: 0 };
+    let mut told = FindingPrinter { out: terminal::open()?, told: 0 };
     let mut findings = Vec::new();
     loop {
         match lines.next_line() {
@@ -53,12 +53,12 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     Err(named(Error::stream(format!("{faults} in {messages}{more}"))))
 }
 
-struct Told<W> {
+struct FindingPrinter<W> {
     out: W,
     told: u64,
 }
 
-impl<W: Write> Told<W> {
+impl<W: Write> FindingPrinter<W> {
     fn tell(&mut self, findings: &mut Vec<Finding>) -> Result<()> {
         for Finding { line, what } in findings.drain(..) {
             self.told += 1;

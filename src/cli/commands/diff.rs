@@ -148,12 +148,12 @@ struct Head<'a> {
     #[serde(rename = "type")]
     type_: &'a str,
     by: &'a str,
-    base: Run<'a>,
-    new: Run<'a>,
+    base: RunRow<'a>,
+    new: RunRow<'a>,
 }
 
 #[derive(Serialize)]
-struct Run<'a> {
+struct RunRow<'a> {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'a str>,
@@ -207,7 +207,7 @@ struct CumulativeRow {
 }
 
 fn json(out: &mut dyn Write, args: &Args, sides: [(&Input, &Side); 2], rows: &[DiffRow]) -> io::Result<()> {
-    let [base, new] = sides.map(|(input, side)| Run {
+    let [base, new] = sides.map(|(input, side)| RunRow {
         name: input.name(),
         mode: side.mode.as_deref(),
         capture: side.capture,

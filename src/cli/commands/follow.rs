@@ -18,12 +18,12 @@ use same_file::Handle;
 use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::commands::runs::Runs;
-use crate::cli::io::outputs::Outlet;
-use crate::cli::io::{Input, Limit, folder_of};
+use crate::cli::io::outputs::Outputs;
+use crate::cli::io::{Deadline, Input, folder_of};
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::signals::{end_now, on_stop};
 use crate::error::{Error, Result};
-use crate::format::{Framing, HEADER_LEN, Lost, Part, Sequence};
+use crate::format::{Framing, HEADER_LEN, LostPart, Part, Sequence};
 use crate::protocol::MessageType;
 
 /// How often the file is looked at although nothing was heard of it: not every file system tells.
@@ -48,7 +48,7 @@ pub(crate) fn run(
     args: &FromBin,
     messages: &Messages,
     inputs: &[Input],
-    open: impl FnOnce(&Limit) -> Result<Outlet>,
+    open: impl FnOnce(&Deadline) -> Result<Outputs>,
 ) -> Result<Status> {
     let [Input::File(path)] = inputs else {
         return Err(Error::usage("--follow needs the one file that is to be followed"));
@@ -57,14 +57,14 @@ pub(crate) fn run(
     let stop = sender.clone();
     let is_open = Arc::new(AtomicBool::new(false));
     let may_wait = Arc::clone(&is_open);
-    let limit = Limit::default();
-    let ending = limit.clone();
+    let limit = Deadline::default();
+    let shutdown = limit.clone();
     on_stop(move |signal| {
         // Who asks again does not want to wait for readers. A pipe may wait for its first one for ever.
         if !may_wait.swap(false, Ordering::Relaxed) {
             end_now(signal);
         }
-        ending.set(Instant::now() + ENDING);
+        shutdown.set(Instant::now() + ENDING);
         let _ = stop.send(Wake::Stop);
     })?;
     let watcher = watch(path, sender.clone());
@@ -78,7 +78,7 @@ pub(crate) fn run(
     };
     is_open.store(true, Ordering::Relaxed);
     let period = args.stream_types.as_ref().filter(|types| types.has(MessageType::Heartbeat));
-    let mut heartbeat = period.map(|types| Every::new(types.heartbeat()));
+    let mut heartbeat = period.map(|types| Interval::new(types.heartbeat()));
     let ended = loop {
         let looked = Instant::now();
         if let Err(error) = follow.look().and_then(|()| follow.beat(heartbeat.as_mut())) {
@@ -128,14 +128,14 @@ fn watch(path: &Path, sender: Sender<Wake>) -> Option<notify::RecommendedWatcher
 }
 
 /// Something that is due once in a while.
-pub(crate) struct Every {
+pub(crate) struct Interval {
     period: Duration,
     next: Instant,
 }
 
-impl Every {
+impl Interval {
     pub fn new(period: Duration) -> Self {
-        Every { period, next: Instant::now() + period }
+        Interval { period, next: Instant::now() + period }
     }
 
     pub fn left(&self) -> Duration {
@@ -229,7 +229,7 @@ impl Follow<'_> {
             match part {
                 Part::Lost(lost) if lost.is_tail && is_stop => self.runs.unfinished(&self.name, &lost)?,
                 Part::Lost(lost) => {
-                    let lost = Lost { is_tail: false, ..lost };
+                    let lost = LostPart { is_tail: false, ..lost };
                     self.runs.part(&self.name, Framing::Chunks, Part::<File>::Lost(lost))?;
                 }
                 part => self.runs.part(&self.name, Framing::Chunks, part)?,
@@ -238,8 +238,8 @@ impl Follow<'_> {
         Ok(())
     }
 
-    fn beat(&mut self, heartbeat: Option<&mut Every>) -> Result<()> {
-        if heartbeat.is_some_and(Every::is_due) { self.runs.heartbeat() } else { Ok(()) }
+    fn beat(&mut self, heartbeat: Option<&mut Interval>) -> Result<()> {
+        if heartbeat.is_some_and(Interval::is_due) { self.runs.heartbeat() } else { Ok(()) }
     }
 
     fn stop(&mut self) -> Result<()> {

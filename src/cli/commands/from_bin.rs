@@ -6,9 +6,9 @@ use crate::cli::Status;
 use crate::cli::args::{FromBin, Schema};
 use crate::cli::commands::follow;
 use crate::cli::commands::runs::{Runs, is_made_up, options, several_runs, threads};
-use crate::cli::io::outputs::{Outlet, check_for_readers, has_readers, targets};
+use crate::cli::io::outputs::{Outputs, check_for_subscribers, has_subscribers, targets};
 use crate::cli::io::sniff::{Sniffed, sniff};
-use crate::cli::io::{Input, Limit, ProfileSource, Target};
+use crate::cli::io::{Deadline, Input, ProfileSource, Target};
 use crate::cli::net::Network;
 use crate::cli::net::options::network;
 use crate::cli::ui::messages::Messages;
@@ -31,15 +31,15 @@ pub(crate) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
         return Err(several_runs());
     }
     let targets = targets(&args.output, &inputs, &network)?;
-    if has_readers(&targets, &args.live) {
-        check_for_readers(args.written.format(), args.schema, args.stream_types.as_ref())?;
+    if has_subscribers(&targets, &args.live) {
+        check_for_subscribers(args.written.format(), args.schema, args.stream_types.as_ref())?;
     }
     if args.follow {
         return follow::run(args, messages, &inputs, |limit| {
-            outlet(args, messages, &targets, &network, Some(limit))
+            outputs(args, messages, &targets, &network, Some(limit))
         });
     }
-    let mut runs = Runs::new(args, messages, outlet(args, messages, &targets, &network, None)?);
+    let mut runs = Runs::new(args, messages, outputs(args, messages, &targets, &network, None)?);
     let mut failure: Option<Error> = None;
     for input in &inputs {
         if let Err(error) = convert(input, args, messages, &mut runs) {
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     runs.finish(failure)
 }
 
-fn outlet(
+fn outputs(
     args: &FromBin,
     messages: &Messages,
     targets: &[Target],
     network: &Network,
-    limit: Option<&Limit>,
-) -> Result<Outlet> {
-    Outlet::open(targets, &args.live, network, args.written.format(), args.follow, limit, messages)
+    limit: Option<&Deadline>,
+) -> Result<Outputs> {
+    Outputs::open(targets, &args.live, network, args.written.format(), args.follow, limit, messages)
 }
 
 /// Writes the runs of one input: one, unless files were joined.
@@ -115,12 +115,12 @@ fn parts(
         messages.warning(name, &format!("{joined} profiles one behind the other; each becomes a run"));
     }
     if threads(args.threads) != 1 {
-        runs.beside();
+        runs.in_background();
     }
     let framing = sequence.framing();
     while let Some(part) = sequence.next(source).map_err(named)? {
         runs.part(name, framing, part)?;
-        runs.hand_over()?;
+        runs.submit()?;
         source.forget(sequence.position()).map_err(|error| named(error.into()))?;
     }
     Ok(())

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use crate::cli::args::{DropPolicy as Policy, Format, Live as Args};
-use crate::cli::io::Limit;
+use crate::cli::io::Deadline;
 use crate::cli::net::{
-    Amount, Class, DropPolicy, Item, Lost, Network, SinkOptions, Sinks, Totals, Undelivered, Why, Wording,
+    Amount, Class, DropPolicy, Item, LossCause, LossFormatter, LostMessages, Network, RunLosses, SinkOptions,
+    Sinks, Undelivered,
 };
 use crate::error::{Error, Result};
 use crate::protocol::message::{Loss, LossAmount, LossReason};
@@ -30,7 +31,7 @@ pub(crate) struct Live {
 impl Live {
     /// Sinks for nobody yet. A stream that `is_live` waits for no reader unless it was told to.
     /// For it the oldest is dropped of what a slow reader has not taken; any other waits for its readers.
-    pub fn new(args: &Args, network: Network, format: Format, is_live: bool, limit: Limit) -> Self {
+    pub fn new(args: &Args, network: Network, format: Format, is_live: bool, limit: Deadline) -> Self {
         let options = SinkOptions {
             network,
             policy: match args.drop_policy {
@@ -40,13 +41,13 @@ impl Live {
             },
             buffer: args.buffer,
             stall: args.stall_timeout,
-            readers: args.max_readers,
+            subscribers: args.max_readers,
             wait: args.wait_readers.unwrap_or(if is_live { 0 } else { 1 }),
             is_binary: format != Format::Jsonl,
             limit,
         };
         Live {
-            sinks: Sinks::new(options, Arc::new(Words { format })),
+            sinks: Sinks::new(options, Arc::new(StreamLossFormatter { format })),
             format,
             rest: Vec::new(),
             run: None,
@@ -66,8 +67,8 @@ impl Live {
     /// # Errors
     ///
     /// An address that nobody answers at.
-    pub fn wait_for_readers(&mut self) -> Result<()> {
-        self.sinks.wait_for_readers()
+    pub fn wait_for_subscribers(&mut self) -> Result<()> {
+        self.sinks.wait_for_subscribers()
     }
 
     /// Hands on a message that a reader can begin with, or that belongs to the one before it.
@@ -177,7 +178,7 @@ impl Write for Live {
             None => io::Error::other(error.detail().to_string()),
         };
         // Nobody waits long for what is only begun.
-        self.wait_for_readers().map_err(told)?;
+        self.wait_for_subscribers().map_err(told)?;
         self.take(bytes)?;
         if self.due == 0 {
             self.send().map_err(told)?;
@@ -191,7 +192,7 @@ impl Write for Live {
 }
 
 /// What is said to a reader who did not get all.
-struct Words {
+struct StreamLossFormatter {
     format: Format,
 }
 
@@ -207,18 +208,18 @@ fn frame(line: &[u8]) -> io::Result<Vec<u8>> {
     Ok(frames.into_sink())
 }
 
-fn reason(why: Why) -> LossReason {
+fn reason(why: LossCause) -> LossReason {
     match why {
-        Why::Slow => LossReason::Backpressure,
-        Why::Away => LossReason::Gap,
+        LossCause::Backpressure => LossReason::Backpressure,
+        LossCause::Gap => LossReason::Gap,
     }
 }
 
-impl Wording for Words {
-    fn loss(&self, lost: &Lost) -> Vec<u8> {
+impl LossFormatter for StreamLossFormatter {
+    fn loss(&self, lost: &LostMessages) -> Vec<u8> {
         let amount = Amount { messages: lost.messages(), samples: lost.samples };
         let body = Loss {
-            reason: reason(lost.why).name().to_string(),
+            reason: reason(lost.cause).name().to_string(),
             amount: told(amount),
             first_seq: Some(lost.first_seq),
             last_seq: Some(lost.last_seq),
@@ -236,22 +237,22 @@ impl Wording for Words {
         }
     }
 
-    fn amended(&self, item: &Item, totals: &Totals) -> Option<Vec<u8>> {
+    fn amended(&self, item: &Item, totals: &RunLosses) -> Option<Vec<u8>> {
         if !is_amended(item.class) || self.format == Format::Binary {
             return None;
         }
         let framed = |line: &[u8]| (self.format == Format::Msgpack).then(|| frame(line).ok()).flatten();
-        if *totals == Totals::default() {
+        if *totals == RunLosses::default() {
             return framed(&item.text);
         }
-        let all = [(Why::Slow, totals.slow), (Why::Away, totals.away)];
+        let all = [(LossCause::Backpressure, totals.backpressure), (LossCause::Gap, totals.gap)];
         let lost: BTreeMap<String, LossAmount> = all
             .into_iter()
             .filter(|(_, amount)| amount.messages > 0)
             .map(|(why, amount)| (reason(why).name().to_string(), told(amount)))
             .collect();
         // Its own line is understood, or it would not be here.
-        let line = amended(&item.text, totals.slow.messages, &lost).ok()?;
+        let line = amended(&item.text, totals.backpressure.messages, &lost).ok()?;
         Some(framed(&line).unwrap_or(line))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cli::args::FromBin;
 use crate::cli::commands::runs::{is_made_up, threads};
-use crate::cli::io::outputs::Outlet;
+use crate::cli::io::outputs::Outputs;
 use crate::convert::{Flush, ProfileOptions, RunStream, StreamOptions, ToChunks};
 use crate::error::{Error, Result};
 use crate::format::{Chunk, ChunkOrder, Framing, Profile};
@@ -70,7 +70,7 @@ impl RunChunks {
     /// # Errors
     ///
     /// What cannot be read, made or written.
-    pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Outlet) -> Result<()> {
+    pub fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Outputs) -> Result<()> {
         match self {
             RunChunks::Same { order, gaps, samples } => {
                 let taken = profile.contents().scan.samples;
@@ -114,7 +114,7 @@ impl RunChunks {
     /// # Errors
     ///
     /// As for [`RunChunks::profile`].
-    pub fn finish(self, output: &mut Outlet) -> Result<u64> {
+    pub fn finish(self, output: &mut Outputs) -> Result<u64> {
         match self {
             RunChunks::Same { samples, .. } => Ok(samples),
             RunChunks::Anew(anew) => anew.finish(output),
@@ -125,7 +125,7 @@ impl RunChunks {
 impl Anew {
     fn write(
         &mut self,
-        output: &mut Outlet,
+        output: &mut Outputs,
         act: impl FnOnce(&mut RunStream, &mut ToLines<'_>) -> Result<()>,
     ) -> Result<()> {
         let Anew { stream, chunks, made, line, lines } = self;
@@ -137,7 +137,7 @@ impl Anew {
         }
     }
 
-    fn finish(self, output: &mut Outlet) -> Result<u64> {
+    fn finish(self, output: &mut Outputs) -> Result<u64> {
         let Anew { stream, mut chunks, made, mut line, mut lines } = self;
         let mut sink = ToLines {
             chunks: &mut chunks,
@@ -165,7 +165,7 @@ struct ToLines<'a> {
     made: &'a Made,
     line: &'a mut Vec<u8>,
     lines: &'a mut u64,
-    output: &'a mut Outlet,
+    output: &'a mut Outputs,
     /// What is wrong, as it is.
     failure: Option<Error>,
 }
@@ -200,7 +200,7 @@ impl Write for ToLines<'_> {
     }
 }
 
-fn hand_on(made: &Made, output: &mut Outlet) -> Result<()> {
+fn hand_on(made: &Made, output: &mut Outputs) -> Result<()> {
     for chunk in made.take() {
         let (info, samples) = (chunk.info.clone(), chunk.samples);
         output.chunk(&info, samples, &chunk.bytes()?)?;

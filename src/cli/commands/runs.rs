@@ -11,32 +11,32 @@ use crate::cli::Status;
 use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::commands::run_chunks::RunChunks;
 use crate::cli::commands::upgrade::{self, CpythonFile};
-use crate::cli::io::outputs::Outlet;
+use crate::cli::io::outputs::Outputs;
 use crate::cli::ui::messages::Messages;
 use crate::convert::{CpythonRun, RunStream, StreamOptions};
 use crate::error::{Error, Result};
-use crate::format::{Contents, Framing, Lost, Part, Profile};
+use crate::format::{Contents, Framing, LostPart, Part, Profile};
 use crate::model::RunFacts;
 use crate::protocol::LmcacheTrace;
 
 /// Oddities that are told of each run; more are left out.
-const TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;
 
 pub(crate) struct Runs<'a> {
     args: &'a FromBin,
     messages: &'a Messages,
-    output: Outlet,
+    output: Outputs,
     ended: u64,
     /// The ids made of contents, and how often.
     ids: HashMap<String, u64>,
     status: Status,
     open: Option<OpenRun>,
     /// What is lost before the first part of a run.
-    early: Vec<Lost>,
+    early: Vec<LostPart>,
 }
 
 struct OpenRun {
-    made: Made,
+    converter: RunConverter,
     /// The id that the run's chunks bear.
     chunk_id: Option<String>,
     /// Facts of its first part.
@@ -83,30 +83,30 @@ fn is_same_recording(a: &RunFacts, b: &RunFacts) -> bool {
 }
 
 /// What is made of a run.
-enum Made {
+enum RunConverter {
     Stream(Box<RunStream>),
     Cpython(Box<CpythonRun>),
     Chunks(Box<RunChunks>),
 }
 
-impl Made {
-    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Outlet) -> Result<()> {
+impl RunConverter {
+    fn profile<R: Read + Seek>(&mut self, profile: &mut Profile<R>, output: &mut Outputs) -> Result<()> {
         match self {
-            Made::Stream(stream) => stream.profile(profile, output),
-            Made::Cpython(run) => run.profile(profile),
-            Made::Chunks(chunks) => chunks.profile(profile, output),
+            RunConverter::Stream(stream) => stream.profile(profile, output),
+            RunConverter::Cpython(run) => run.profile(profile),
+            RunConverter::Chunks(chunks) => chunks.profile(profile, output),
         }
     }
 
-    fn lost(&mut self, lost: &Lost, output: &mut Outlet) -> Result<()> {
+    fn lost(&mut self, lost: &LostPart, output: &mut Outputs) -> Result<()> {
         match self {
-            Made::Stream(stream) => stream.lost(lost, output),
-            Made::Cpython(run) => {
+            RunConverter::Stream(stream) => stream.lost(lost, output),
+            RunConverter::Cpython(run) => {
                 run.lost();
                 Ok(())
             }
             // Their numbers tell the readers.
-            Made::Chunks(chunks) => {
+            RunConverter::Chunks(chunks) => {
                 chunks.lost();
                 Ok(())
             }
@@ -115,46 +115,46 @@ impl Made {
 
     fn gaps(&self) -> u64 {
         match self {
-            Made::Stream(stream) => stream.gaps(),
-            Made::Cpython(run) => run.gaps(),
-            Made::Chunks(chunks) => chunks.gaps(),
+            RunConverter::Stream(stream) => stream.gaps(),
+            RunConverter::Cpython(run) => run.gaps(),
+            RunConverter::Chunks(chunks) => chunks.gaps(),
         }
     }
 
     /// The input broke off.
     fn broke_off(&mut self, error: &Error) {
         match self {
-            Made::Stream(stream) => stream.broke_off(error),
-            Made::Cpython(run) => run.lost(),
-            Made::Chunks(_) => {}
+            RunConverter::Stream(stream) => stream.broke_off(error),
+            RunConverter::Cpython(run) => run.lost(),
+            RunConverter::Chunks(_) => {}
         }
     }
 
     fn broken_end(&self) -> Option<Error> {
         match self {
-            Made::Stream(stream) => stream.broken_end(),
-            Made::Cpython(run) => run.broken_end(),
-            Made::Chunks(chunks) => chunks.broken_end(),
+            RunConverter::Stream(stream) => stream.broken_end(),
+            RunConverter::Cpython(run) => run.broken_end(),
+            RunConverter::Chunks(chunks) => chunks.broken_end(),
         }
     }
 
     /// Writes the rest; returns the samples.
-    fn finish(self, output: &mut Outlet) -> Result<u64> {
+    fn finish(self, output: &mut Outputs) -> Result<u64> {
         match self {
-            Made::Stream(stream) => Ok(stream.finish(output)?.samples),
-            Made::Cpython(run) => run.finish(output),
-            Made::Chunks(chunks) => chunks.finish(output),
+            RunConverter::Stream(stream) => Ok(stream.finish(output)?.samples),
+            RunConverter::Cpython(run) => run.finish(output),
+            RunConverter::Chunks(chunks) => chunks.finish(output),
         }
     }
 }
 
 impl<'a> Runs<'a> {
     /// Runs for these targets.
-    pub fn new(args: &'a FromBin, messages: &'a Messages, outlet: Outlet) -> Self {
+    pub fn new(args: &'a FromBin, messages: &'a Messages, outputs: Outputs) -> Self {
         Runs {
             args,
             messages,
-            output: outlet,
+            output: outputs,
             ended: 0,
             ids: HashMap::new(),
             status: Status::Done,
@@ -164,16 +164,16 @@ impl<'a> Runs<'a> {
     }
 
     /// Writes on a thread of its own, where that is of use. What it has to write waits for more, up to
-    /// [`Runs::hand_over`].
-    pub fn beside(&mut self) {
-        self.output.beside();
+    /// [`Runs::submit`].
+    pub fn in_background(&mut self) {
+        self.output.in_background();
     }
 
     /// Has all written that there is of the parts so far.
-    pub fn hand_over(&mut self) -> Result<()> {
-        let outlet = &mut self.output;
-        let handed = outlet.hand_over();
-        handed.map_err(|error| outlet.named(error.into()))
+    pub fn submit(&mut self) -> Result<()> {
+        let outputs = &mut self.output;
+        let handed = outputs.submit();
+        handed.map_err(|error| outputs.named(error.into()))
     }
 
     /// Whether writing has failed, and not reading.
@@ -220,21 +220,21 @@ impl<'a> Runs<'a> {
             }
             let run_id = self.run_id(&mut profile).map_err(|error| error.within(name))?;
             let options = options(self.args, &run_id)?;
-            let mut made = match self.args.schema {
-                _ if self.args.written.format() == Format::Binary => {
-                    Made::Chunks(Box::new(RunChunks::new(framing, chunk.is_some(), options, self.args)?))
-                }
-                Schema::Own => Made::Stream(Box::new(RunStream::new(framing, options))),
-                Schema::Cpython => Made::Cpython(Box::new(CpythonRun::new(options.run_id()))),
+            let mut converter = match self.args.schema {
+                _ if self.args.written.format() == Format::Binary => RunConverter::Chunks(Box::new(
+                    RunChunks::new(framing, chunk.is_some(), options, self.args)?,
+                )),
+                Schema::Own => RunConverter::Stream(Box::new(RunStream::new(framing, options))),
+                Schema::Cpython => RunConverter::Cpython(Box::new(CpythonRun::new(options.run_id()))),
             };
             for lost in self.early.drain(..) {
-                let written = made.lost(&lost, &mut self.output);
+                let written = converter.lost(&lost, &mut self.output);
                 written.map_err(|error| self.output.named(error))?;
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
             self.open = Some(OpenRun {
-                made,
+                converter,
                 chunk_id,
                 facts,
                 seen: HashMap::new(),
@@ -260,7 +260,7 @@ impl<'a> Runs<'a> {
                 return Err(Error::profile(warning).within(name));
             }
             open.warnings += 1;
-            if open.warnings <= TOLD {
+            if open.warnings <= MAX_REPORTED {
                 self.messages.warning(name, warning);
             }
         }
@@ -271,9 +271,9 @@ impl<'a> Runs<'a> {
             self.messages.fault(name, &fault.error);
             self.status = Status::Partial;
         }
-        let gaps = open.made.gaps();
-        let written = open.made.profile(&mut profile, &mut self.output);
-        let gaps = open.made.gaps() - gaps;
+        let gaps = open.converter.gaps();
+        let written = open.converter.profile(&mut profile, &mut self.output);
+        let gaps = open.converter.gaps() - gaps;
         self.at_output(name, written)?;
         if gaps > 0 {
             let index = profile.contents().chunk.as_ref().map_or(0, |chunk| chunk.index);
@@ -282,14 +282,14 @@ impl<'a> Runs<'a> {
         Ok(())
     }
 
-    fn lost(&mut self, name: &str, lost: Lost) -> Result<()> {
+    fn lost(&mut self, name: &str, lost: LostPart) -> Result<()> {
         self.fault(
             name,
             lost.to_error().hint("all else is read; recover copies the whole parts to another file"),
         )?;
         match &mut self.open {
             Some(open) => {
-                let written = open.made.lost(&lost, &mut self.output);
+                let written = open.converter.lost(&lost, &mut self.output);
                 self.at_output(name, written)
             }
             None => {
@@ -319,10 +319,10 @@ impl<'a> Runs<'a> {
 
     /// Names the file that an error is about.
     fn at_output<T>(&mut self, name: &str, written: Result<T>) -> Result<T> {
-        let outlet = &mut self.output;
+        let outputs = &mut self.output;
         written.map_err(
             |error| {
-                if outlet.failed().is_some() { outlet.named(error) } else { error.within(name) }
+                if outputs.failed().is_some() { outputs.named(error) } else { error.within(name) }
             },
         )
     }
@@ -342,13 +342,14 @@ impl<'a> Runs<'a> {
     /// Ends the open run, if there is one; more input begins another.
     pub fn end_run(&mut self, name: &str) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        if open.warnings > TOLD {
-            self.messages.warning(name, &format!("{} more oddities of this kind", open.warnings - TOLD));
+        if open.warnings > MAX_REPORTED {
+            self.messages
+                .warning(name, &format!("{} more oddities of this kind", open.warnings - MAX_REPORTED));
         }
-        if let Some(error) = open.made.broken_end() {
+        if let Some(error) = open.converter.broken_end() {
             self.fault(name, error)?;
         }
-        let written = open.made.finish(&mut self.output);
+        let written = open.converter.finish(&mut self.output);
         if self.at_output(name, written)? == 0 {
             self.messages.warning(name, "the profile holds no samples");
         }
@@ -363,7 +364,7 @@ impl<'a> Runs<'a> {
     /// The reason, where it has begun no run.
     pub fn broke_off(&mut self, name: &str, error: Error) -> Result<()> {
         let Some(open) = &mut self.open else { return Err(error.within(name)) };
-        open.made.broke_off(&error);
+        open.converter.broke_off(&error);
         self.fault(name, error)
     }
 
@@ -444,19 +445,21 @@ impl<'a> Runs<'a> {
 
     /// Says that the stream goes on.
     pub fn heartbeat(&mut self) -> Result<()> {
-        let Some(OpenRun { made: Made::Stream(stream), .. }) = &mut self.open else { return Ok(()) };
+        let Some(OpenRun { converter: RunConverter::Stream(stream), .. }) = &mut self.open else {
+            return Ok(());
+        };
         let written = stream.heartbeat(&mut self.output);
         written.map_err(|error| self.output.named(error))
     }
 
     /// The reading stops before a part that is not whole yet: it is lost to this stream alone.
-    pub fn unfinished(&mut self, name: &str, lost: &Lost) -> Result<()> {
+    pub fn unfinished(&mut self, name: &str, lost: &LostPart) -> Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         self.messages.warning(name, &lost.to_error().to_string());
-        if open.made.broken_end().is_some() {
+        if open.converter.broken_end().is_some() {
             self.status = Status::Partial;
         }
-        let written = open.made.lost(lost, &mut self.output);
+        let written = open.converter.lost(lost, &mut self.output);
         self.at_output(name, written)
     }
 

@@ -5,7 +5,7 @@ use std::io::BufRead;
 use crate::cli::Status;
 use crate::cli::args::{Format, Upgrade as Args};
 use crate::cli::io::Input;
-use crate::cli::io::outputs::{Outlet, targets};
+use crate::cli::io::outputs::{Outputs, targets};
 use crate::cli::io::sniff::stream_lines;
 use crate::cli::net::options::network;
 use crate::cli::ui::messages::Messages;
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let network = network(&args.access, messages)?;
     let input = Input::of_argument(args.input.as_deref(), &network)?;
     let targets = targets(&args.output, std::slice::from_ref(&input), &network)?;
-    let mut outlet = Outlet::open(&targets, &args.live, &network, Format::Jsonl, false, None, messages)?;
+    let mut outputs = Outputs::open(&targets, &args.live, &network, Format::Jsonl, false, None, messages)?;
     let name = input.name();
     let reader = stream_lines(&input).map_err(|error| error.within(&name))?;
     let CpythonFile { upgrade, losses, oddities } = read(&name, reader, args.max_line)?;
@@ -30,8 +30,8 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     }
     oddities.iter().for_each(|oddity| messages.warning(&name, oddity));
     losses.iter().for_each(|loss| messages.fault(&name, loss));
-    upgrade.write(&mut outlet).map_err(|error| outlet.named(error))?;
-    let status = outlet.commit()?;
+    upgrade.write(&mut outputs).map_err(|error| outputs.named(error))?;
+    let status = outputs.commit()?;
     Ok(if losses.is_empty() { status } else { Status::Partial })
 }
 

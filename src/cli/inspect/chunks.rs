@@ -12,8 +12,8 @@ use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::{
-    ByteOrder, ChunkInfo, ChunkOrder, Compression, Fault, Footer, Framing, Header, Lost, Outline, Place,
-    Profile, RunEnd, Sequence,
+    ByteOrder, ChunkInfo, ChunkOrder, Compression, Fault, Footer, Framing, Header, LostPart, Outline,
+    PartLocation, Profile, RunEnd, Sequence,
 };
 use crate::limits::{CHUNKS_LISTED, LOSSES};
 use crate::model::Statistics;
@@ -105,7 +105,7 @@ struct LostReport {
 
 /// A part, as far as it was looked at.
 struct Seen {
-    place: Place,
+    place: PartLocation,
     header: Header,
     footer: Footer,
     chunk: Option<ChunkInfo>,
@@ -144,8 +144,8 @@ pub(crate) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
                 continue;
             }
             Ok((_, Err(error))) if error.kind() == ErrorKind::Io => return Err(named(error)),
-            Ok((Place { at, size }, Err(error))) => {
-                Lost { at, bytes: size, samples: None, is_tail: false, error }
+            Ok((PartLocation { at, size }, Err(error))) => {
+                LostPart { at, bytes: size, samples: None, is_tail: false, error }
             }
             Err(lost) => lost,
         };
@@ -187,8 +187,8 @@ pub(crate) fn run(job: &Job<'_>, mut sequence: Sequence, source: &mut (impl Read
     Ok(if losses.is_empty() { Status::Done } else { Status::Partial })
 }
 
-fn look(source: &mut (impl Read + Seek), place: Place, verify: bool) -> Result<Seen> {
-    let Place { at, size } = place;
+fn look(source: &mut (impl Read + Seek), place: PartLocation, verify: bool) -> Result<Seen> {
+    let PartLocation { at, size } = place;
     if !verify {
         let Outline { header, footer, chunk, statistics, mut faults } = Outline::read(source, at, size)?;
         let (threads, samples) = (header.threads, header.samples);

@@ -12,7 +12,7 @@ use crate::cli::inspect::{FaultReport, Job, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     ByteOrder, Compression, Contents, Fault, FaultCode, Footer, Framing, HEADER_LEN, Header, Layout, Outline,
-    Part, Place, Sequence,
+    Part, PartLocation, Sequence,
 };
 use crate::limits::STACK_DEPTH;
 use crate::model::Statistics;
@@ -57,7 +57,7 @@ struct ProfileReport {
     frame_count: u32,
     /// Left out of an outline.
     #[serde(flatten)]
-    found: Option<Found>,
+    found: Option<Inspected>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -66,7 +66,7 @@ struct ProfileReport {
 
 /// What the walk over the records has found.
 #[derive(Serialize)]
-struct Found {
+struct Inspected {
     samples: u64,
     samples_empty: u64,
     samples_at_depth_limit: u64,
@@ -139,11 +139,11 @@ fn look(
     source: &mut (impl Read + Seek),
 ) -> Result<Option<ProfileReport>> {
     if job.outline {
-        let Some(Ok(Place { at, size })) = sequence.next_place(source)? else { return Ok(None) };
+        let Some(Ok(PartLocation { at, size })) = sequence.next_place(source)? else { return Ok(None) };
         let outline = Outline::read(source, at, size)?;
         return Ok(Some(ProfileReport {
             faults: told(job, &outline.faults),
-            ..declared(&outline.header, &outline.footer, outline.statistics, Place { at, size })
+            ..declared(&outline.header, &outline.footer, outline.statistics, PartLocation { at, size })
         }));
     }
     let at = sequence.position();
@@ -160,7 +160,7 @@ fn look(
         found: Some(found(contents)),
         warnings: warnings.clone(),
         faults: told(job, faults),
-        ..declared(header, footer, *statistics, Place { at, size: *size })
+        ..declared(header, footer, *statistics, PartLocation { at, size: *size })
     }))
 }
 
@@ -174,7 +174,12 @@ fn told(job: &Job<'_>, faults: &[Fault]) -> Vec<FaultReport> {
 }
 
 /// What the profile says of itself.
-fn declared(header: &Header, footer: &Footer, statistics: Option<Statistics>, place: Place) -> ProfileReport {
+fn declared(
+    header: &Header,
+    footer: &Footer,
+    statistics: Option<Statistics>,
+    place: PartLocation,
+) -> ProfileReport {
     let (compression, compression_number) = match header.compression {
         Compression::None => ("none", 0),
         Compression::Zstd => ("zstd", 1),
@@ -210,7 +215,7 @@ fn declared(header: &Header, footer: &Footer, statistics: Option<Statistics>, pl
     }
 }
 
-fn found(contents: &Contents) -> Found {
+fn found(contents: &Contents) -> Inspected {
     let Contents { header, scan, faults, .. } = contents;
     let packed = header.strings_at - HEADER_LEN;
     let is_packed = header.compression == Compression::Zstd;
@@ -218,7 +223,7 @@ fn found(contents: &Contents) -> Found {
     let unpacked = if is_packed { (!damaged).then_some(scan.region_len) } else { Some(packed) };
     let [repeat, full, suffix, pop_push] = scan.records;
     let threads = scan.threads.iter();
-    Found {
+    Inspected {
         samples: scan.samples,
         samples_empty: scan.empty,
         samples_at_depth_limit: scan.at_depth_limit,
@@ -274,7 +279,7 @@ impl ProfileReport {
         self.sample_rows(sheet);
         measured_rows(sheet, self.measured.as_ref());
         sheet.row("sample data", self.data_text());
-        if let Some(Found { records: Records { repeat, full, suffix, pop_push }, .. }) = self.found {
+        if let Some(Inspected { records: Records { repeat, full, suffix, pop_push }, .. }) = self.found {
             let records = format!("REPEAT {repeat}, FULL {full}, SUFFIX {suffix}, POP_PUSH {pop_push}");
             sheet.row("records", records);
         }

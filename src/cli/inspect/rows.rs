@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::cli::inspect::runs::{EndFacts, Gap, LossTotal, Run};
+use crate::cli::inspect::runs::{EndFacts, Gap, LossTotal, RunSummary};
 use crate::cli::inspect::text::{Sheet, duration, instant, measured};
 use crate::protocol::message::{Capture, IdScope, LossAmount, Stats, VERSION};
 
@@ -47,7 +47,7 @@ pub(crate) fn measured_rows(sheet: &mut Sheet, stats: Option<&Stats>) {
         .known("missed, measured by the profiler", stats.and_then(|stats| stats.missed_samples).map(percent));
 }
 
-impl Run {
+impl RunSummary {
     pub fn rows(&self, sheet: &mut Sheet) {
         let what = match self.v {
             0 => "CPython's own JSONL, schema version 0: counts, no samples",

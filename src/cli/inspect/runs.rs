@@ -24,7 +24,7 @@ const TEXT_KEPT: usize = 64;
 
 /// A run, as far as it is read.
 #[derive(Default, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct RunSummary {
     pub run_id: String,
     /// Version of its schema.
     pub v: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Run {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadReport>,
     #[serde(skip)]
-    state: State,
+    state: RunState,
 }
 
 /// What the run's first meta message says.
@@ -153,7 +153,7 @@ pub(crate) struct Gap {
 }
 
 #[derive(Default)]
-struct State {
+struct RunState {
     next_seq: u64,
     threads: FxHashMap<ThreadKey, ThreadTotal>,
     /// The threads in order of appearance.
@@ -222,10 +222,15 @@ fn join(a: Option<(u64, u64)>, b: Option<(u64, u64)>) -> Option<(u64, u64)> {
     }
 }
 
-impl Run {
+impl RunSummary {
     /// A run whose first message stands on this line.
     pub fn new(envelope: &Envelope, line: u64) -> Self {
-        Run { run_id: envelope.run_id.clone(), v: envelope.version, first_line: line, ..Run::default() }
+        RunSummary {
+            run_id: envelope.run_id.clone(),
+            v: envelope.version,
+            first_line: line,
+            ..RunSummary::default()
+        }
     }
 
     pub fn run_id(&self) -> &str {
@@ -239,7 +244,7 @@ impl Run {
 
     /// How much it keeps, in the units of [`KEPT`](crate::limits::KEPT).
     pub fn kept(&self) -> usize {
-        let State { threads, strings, frames, facts_kept, .. } = &self.state;
+        let RunState { threads, strings, frames, facts_kept, .. } = &self.state;
         let ids = [strings, frames].map(|ids| ids.defined.len() + ids.undefined.len());
         let listed =
             self.messages_by_type.len() + self.losses.len() + self.gaps.len() + 8 * self.errors.len();
@@ -454,7 +459,7 @@ impl Run {
 
     /// Adds up what is known only now, and tells what is wrong.
     pub fn finish(&mut self) -> Vec<Error> {
-        let State { threads, order, meta_span_us, .. } = &self.state;
+        let RunState { threads, order, meta_span_us, .. } = &self.state;
         let mut span = *meta_span_us;
         if self.samples_raw.is_some() {
             span = threads.values().fold(None, |span, thread| join(span, thread.span_us));
@@ -492,7 +497,7 @@ impl Run {
             let what = format!("{} after its end", counted(self.messages_after_end, "message"));
             tell(what, Some(self.state.first_after_end));
         }
-        let State { strings, frames, .. } = &self.state;
+        let RunState { strings, frames, .. } = &self.state;
         for (ids, count, what) in
             [(strings, self.undefined_strings, "string"), (frames, self.undefined_frames, "frame")]
         {
@@ -519,7 +524,7 @@ impl Run {
 
     /// A sentence on messages that this program does not know.
     pub fn unknown_types(&self) -> Option<String> {
-        let State { unknown, first_unknown, .. } = self.state;
+        let RunState { unknown, first_unknown, .. } = self.state;
         (unknown > 0).then(|| {
             format!(
                 "{} of unknown type passed over (line {first_unknown} first)",

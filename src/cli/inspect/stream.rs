@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::cli::Status;
-use crate::cli::inspect::runs::Run;
+use crate::cli::inspect::runs::RunSummary;
 use crate::cli::inspect::text::{Sheet, counted};
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Position, Result};
@@ -19,7 +19,7 @@ struct Report {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     packing: Option<&'static str>,
-    runs: Vec<Run>,
+    runs: Vec<RunSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     damaged_lines: Option<Damaged>,
     /// Bytes of a last line that was cut off.
@@ -69,7 +69,7 @@ pub(crate) fn run(job: &Job<'_>, packing: Option<&'static str>, reader: Box<dyn 
 #[derive(Default)]
 struct Stream {
     columns: RawColumns,
-    runs: Vec<Run>,
+    runs: Vec<RunSummary>,
     /// How much they keep, in the units of [`KEPT`].
     kept: usize,
     /// The newest run of each id.
@@ -126,7 +126,7 @@ impl Stream {
         let index = match known {
             Some(known) if !(opens && self.runs[known].is_over(envelope.version)) => known,
             _ => {
-                self.runs.push(Run::new(envelope, number));
+                self.runs.push(RunSummary::new(envelope, number));
                 self.newest.insert(envelope.run_id.clone(), self.runs.len() - 1);
                 self.runs.len() - 1
             }
@@ -164,7 +164,7 @@ impl Stream {
             });
         }
         faults.extend(broken);
-        let unknown = self.runs.iter().filter_map(Run::unknown_types);
+        let unknown = self.runs.iter().filter_map(RunSummary::unknown_types);
         let report = Report {
             kind: "stream",
             packing,

@@ -12,12 +12,12 @@ const BLOCK: usize = 128 * 1024;
 const AHEAD: usize = 4;
 
 /// Writes to a file in order. An error is told by a later call than the one that is the cause.
-pub(crate) struct Beside {
+pub(crate) struct BackgroundWriter {
     block: Vec<u8>,
-    state: State,
+    state: WriterState,
 }
 
-enum State {
+enum WriterState {
     /// There is no thread before there is a block for it.
     Idle(File),
     Running(Writer),
@@ -33,9 +33,9 @@ struct Writer {
     thread: JoinHandle<io::Result<()>>,
 }
 
-impl Beside {
+impl BackgroundWriter {
     pub fn new(file: File) -> Self {
-        Beside { block: Vec::new(), state: State::Idle(file) }
+        BackgroundWriter { block: Vec::new(), state: WriterState::Idle(file) }
     }
 
     /// Lets the thread have what was written so far, and does not wait for it. Before there is a whole block, and
@@ -44,27 +44,27 @@ impl Beside {
     /// # Errors
     ///
     /// Errors of the file, of this or of earlier calls.
-    pub fn hand_over(&mut self) -> io::Result<()> {
+    pub fn submit(&mut self) -> io::Result<()> {
         if self.block.is_empty() {
             return Ok(());
         }
-        self.state = match mem::replace(&mut self.state, State::Failed) {
+        self.state = match mem::replace(&mut self.state, WriterState::Failed) {
             // A thread is worth less than it costs where this is all.
-            State::Idle(file) if self.block.len() < BLOCK => {
-                self.state = State::Idle(file);
+            WriterState::Idle(file) if self.block.len() < BLOCK => {
+                self.state = WriterState::Idle(file);
                 return self.finish();
             }
-            State::Idle(file) => match Writer::start(file) {
-                Ok(writer) => State::Running(writer),
+            WriterState::Idle(file) => match Writer::start(file) {
+                Ok(writer) => WriterState::Running(writer),
                 // No thread is to be had, so it is written here.
                 Err(file) => {
-                    self.state = State::Idle(file);
+                    self.state = WriterState::Idle(file);
                     return self.finish();
                 }
             },
             other => other,
         };
-        let State::Running(writer) = &mut self.state else { return Err(failed()) };
+        let WriterState::Running(writer) = &mut self.state else { return Err(failed()) };
         let next = writer.spare();
         if writer.blocks.send(mem::replace(&mut self.block, next)).is_err() {
             return Err(self.fail());
@@ -79,13 +79,13 @@ impl Beside {
     ///
     /// Errors of the file, of this or of earlier calls.
     pub fn finish(&mut self) -> io::Result<()> {
-        if let State::Idle(file) = &mut self.state {
+        if let WriterState::Idle(file) = &mut self.state {
             let written = file.write_all(&self.block);
             self.block.clear();
             return written;
         }
-        self.hand_over()?;
-        let State::Running(writer) = &mut self.state else { return Err(failed()) };
+        self.submit()?;
+        let WriterState::Running(writer) = &mut self.state else { return Err(failed()) };
         while writer.under_way > 0 {
             if writer.written.recv().is_err() {
                 return Err(self.fail());
@@ -97,12 +97,12 @@ impl Beside {
 
     /// What has ended the thread.
     fn fail(&mut self) -> io::Error {
-        match mem::replace(&mut self.state, State::Failed) {
-            State::Running(Writer { thread, .. }) => match thread.join() {
+        match mem::replace(&mut self.state, WriterState::Failed) {
+            WriterState::Running(Writer { thread, .. }) => match thread.join() {
                 Ok(Err(error)) => error,
                 Ok(Ok(())) | Err(_) => failed(),
             },
-            State::Idle(_) | State::Failed => failed(),
+            WriterState::Idle(_) | WriterState::Failed => failed(),
         }
     }
 }
@@ -142,25 +142,25 @@ impl Writer {
     }
 }
 
-impl Write for Beside {
+impl Write for BackgroundWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let State::Failed = self.state {
+        if let WriterState::Failed = self.state {
             return Err(failed());
         }
         let taken = bytes.len().min(BLOCK.saturating_sub(self.block.len()));
         self.block.extend_from_slice(&bytes[..taken]);
         if self.block.len() == BLOCK {
-            self.hand_over()?;
+            self.submit()?;
         }
         Ok(taken)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.hand_over()
+        self.submit()
     }
 }
 
-impl Drop for Beside {
+impl Drop for BackgroundWriter {
     fn drop(&mut self) {
         // What was taken goes out all the same; an error has nobody left to be told.
         let _ = self.finish();
@@ -187,19 +187,19 @@ mod tests {
         let (pieces, all) = pieces();
         for end in ["finish", "drop", "hand over and drop"] {
             let mut file = tempfile::tempfile().expect("a file");
-            let mut beside = Beside::new(file.try_clone().expect("a file"));
+            let mut in_background = BackgroundWriter::new(file.try_clone().expect("a file"));
             for piece in &pieces {
-                beside.write_all(piece).expect("room");
+                in_background.write_all(piece).expect("room");
             }
             match end {
                 "finish" => {
-                    beside.finish().expect("written");
+                    in_background.finish().expect("written");
                     assert_eq!(file.metadata().expect("a length").len(), all.len() as u64);
                 }
                 "drop" => {}
-                _ => beside.hand_over().expect("handed over"),
+                _ => in_background.submit().expect("handed over"),
             }
-            drop(beside);
+            drop(in_background);
             let mut found = Vec::new();
             file.rewind().expect("the start");
             file.read_to_end(&mut found).expect("bytes");
@@ -213,17 +213,20 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         std::fs::write(&path, "").expect("a file");
-        let write = |beside: &mut Beside| {
-            pieces.iter().try_for_each(|piece| beside.write_all(piece)).and_then(|()| beside.finish())
+        let write = |in_background: &mut BackgroundWriter| {
+            pieces
+                .iter()
+                .try_for_each(|piece| in_background.write_all(piece))
+                .and_then(|()| in_background.finish())
         };
         // Not open for writing.
-        let mut beside = Beside::new(File::open(&path).expect("a file"));
-        let error = write(&mut beside).expect_err("refused");
+        let mut in_background = BackgroundWriter::new(File::open(&path).expect("a file"));
+        let error = write(&mut in_background).expect_err("refused");
         assert_ne!(error.kind(), io::ErrorKind::Other, "{error}");
-        assert!(beside.write_all(b"more").is_err() && beside.finish().is_err());
+        assert!(in_background.write_all(b"more").is_err() && in_background.finish().is_err());
         // Less than a block.
-        let mut beside = Beside::new(File::open(&path).expect("a file"));
-        beside.write_all(b"little").expect("room");
-        assert!(beside.finish().is_err());
+        let mut in_background = BackgroundWriter::new(File::open(&path).expect("a file"));
+        in_background.write_all(b"little").expect("room");
+        assert!(in_background.finish().is_err());
     }
 }

@@ -15,7 +15,7 @@ use crate::cli::io::names::folder_of;
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes every file that is still in the making, for a process that is about to end.
-pub fn remove_unfinished() {
+pub fn remove_unfinished_files() {
     let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     for path in paths.drain(..) {
         // What cannot be removed stays; nobody is there to be told.
@@ -26,26 +26,26 @@ pub fn remove_unfinished() {
 type Prepare = fn() -> io::Result<()>;
 
 /// Called once, before there is the first of them.
-static BEFORE_UNFINISHED: Mutex<Option<Prepare>> = Mutex::new(None);
+static BEFORE_FIRST: Mutex<Option<Prepare>> = Mutex::new(None);
 
-/// Has `prepare` called before there is anything that [`remove_unfinished`] removes, if there ever is.
-pub fn before_unfinished(prepare: Prepare) {
-    *BEFORE_UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepare);
+/// Has `prepare` called before there is anything that [`remove_unfinished_files`] removes, if there ever is.
+pub fn before_first_file(prepare: Prepare) {
+    *BEFORE_FIRST.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepare);
 }
 
-/// Something is about to be made that is to be removed with [`remove_unfinished`].
-pub(crate) fn prepare_unfinished() -> io::Result<()> {
-    let prepare = BEFORE_UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).take();
+/// Something is about to be made that is to be removed with [`remove_unfinished_files`].
+pub(crate) fn prepare() -> io::Result<()> {
+    let prepare = BEFORE_FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
     prepare.map_or(Ok(()), |prepare| prepare())
 }
 
 /// It is made.
-pub(crate) fn begin_unfinished(path: PathBuf) {
+pub(crate) fn register(path: PathBuf) {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path);
 }
 
 /// It is finished, or gone.
-pub(crate) fn end_unfinished(made: &Path) {
+pub(crate) fn unregister(made: &Path) {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != made);
 }
 
@@ -67,20 +67,20 @@ impl Made {
     /// # Errors
     ///
     /// A folder in which no file can be made, and a target that another process works on.
-    pub fn beside(path: &Path) -> io::Result<(File, Made)> {
+    pub fn in_background(path: &Path) -> io::Result<(File, Made)> {
         let made = name_beside(path);
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        prepare_unfinished()?;
+        prepare()?;
         for _ in 0..ATTEMPTS {
             match options.clone().create_new(true).open(&made) {
                 Ok(file) => {
-                    begin_unfinished(made.clone());
+                    register(made.clone());
                     // Another may have taken it for a leftover in between, and removed it.
                     if lock(&file)? && is_at(&file, &made) {
                         return Ok((file, Made(made)));
                     }
-                    end_unfinished(&made);
+                    unregister(&made);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => clear(&made)?,
                 Err(error) => return Err(error),
@@ -96,7 +96,7 @@ impl Made {
     /// What cannot have that name.
     pub fn rename(&self, path: &Path) -> io::Result<()> {
         fs::rename(&self.0, path)?;
-        end_unfinished(&self.0);
+        unregister(&self.0);
         sync_folder(path)
     }
 }
@@ -170,7 +170,7 @@ impl Unfinished {
     /// A place where no file can be, and one that another process writes to.
     pub fn of(path: PathBuf, there: Option<File>) -> io::Result<Self> {
         let Some(there) = there else {
-            let (file, made) = Made::beside(&path)?;
+            let (file, made) = Made::in_background(&path)?;
             // Another may have put its file there in the meantime, and go on with it.
             if let Ok(found) = File::open(&path)
                 && !lock(&found)?
@@ -182,7 +182,7 @@ impl Unfinished {
         if !lock(&there)? {
             return Err(taken());
         }
-        let made = if is_replaceable(&there, &path) { Made::beside(&path) } else { Err(denied()) };
+        let made = if is_replaceable(&there, &path) { Made::in_background(&path) } else { Err(denied()) };
         let made = made.and_then(|(file, made)| adopt(&file, &there).map(|()| (file, made)));
         let (file, made) = match made {
             Ok((file, made)) => (file, Some(made)),

@@ -14,8 +14,8 @@ pub(crate) mod sniff;
 pub(crate) mod standard;
 pub(crate) mod target;
 
-pub use cleanup::{Made, before_unfinished, remove_unfinished};
-pub use deadline::Limit;
+pub use cleanup::{Made, before_first_file, remove_unfinished_files};
+pub use deadline::Deadline;
 pub use input::{Input, Packing, ProfileSource, packing_of, unpacked};
 pub use lock::{is_at, lock};
 pub use names::{folder_of, leads_to};

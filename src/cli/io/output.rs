@@ -5,9 +5,9 @@ use std::io::{self, BufReader, Read, Seek, Write};
 
 use tempfile::{SpooledData, SpooledTempFile};
 
-use crate::cli::io::background::Beside;
+use crate::cli::io::background::BackgroundWriter;
 use crate::cli::io::cleanup::Unfinished;
-use crate::cli::io::deadline::Limit;
+use crate::cli::io::deadline::Deadline;
 use crate::cli::io::growing_file::Growing;
 use crate::error::{Error, Result};
 
@@ -38,24 +38,24 @@ pub struct Output {
 }
 
 enum Sink {
-    Plain(Place),
+    Plain(Destination),
     Packed(Packer),
     /// While one is made of the other.
     Nothing,
 }
 
-type Packer = zstd::stream::write::Encoder<'static, Place>;
+type Packer = zstd::stream::write::Encoder<'static, Destination>;
 
-pub(crate) enum Place {
+pub(crate) enum Destination {
     #[cfg(not(unix))]
     Standard(io::Stdout),
     /// A device or a pipe.
     Special(File),
     /// The same, written to on a thread of its own.
-    Beside(Beside),
+    Background(BackgroundWriter),
     /// The same, for whose reader nobody waits longer than this.
     #[cfg(unix)]
-    Limited(File, Limit),
+    WithDeadline(File, Deadline),
     /// A file in the making.
     File(Unfinished),
     /// A file in its place.
@@ -63,8 +63,8 @@ pub(crate) enum Place {
 }
 
 impl Output {
-    pub(crate) fn new(place: Place, packed: bool) -> Result<Self> {
-        let sink = if packed { Sink::Packed(packer(place)?) } else { Sink::Plain(place) };
+    pub(crate) fn new(destination: Destination, packed: bool) -> Result<Self> {
+        let sink = if packed { Sink::Packed(packer(destination)?) } else { Sink::Plain(destination) };
         Ok(Output {
             sink,
             may_lose_its_reader: false,
@@ -79,7 +79,7 @@ impl Output {
     #[cfg(unix)]
     pub(crate) fn pipe(pipe: File, packed: bool) -> Result<Self> {
         let watched = Some(pipe.try_clone()?);
-        Ok(Output { pipe: watched, ..Output::new(Place::Special(pipe), packed)? })
+        Ok(Output { pipe: watched, ..Output::new(Destination::Special(pipe), packed)? })
     }
 
     /// Standard output, whose reader may go away when it has enough.
@@ -90,30 +90,30 @@ impl Output {
     pub(crate) fn standard() -> Result<Self> {
         let standard = crate::cli::io::standard::output()?;
         #[cfg(unix)]
-        let place = Place::Special(standard);
+        let destination = Destination::Special(standard);
         #[cfg(not(unix))]
-        let place = Place::Standard(standard);
-        Ok(Output { may_lose_its_reader: true, ..Output::new(place, false)? })
+        let destination = Destination::Standard(standard);
+        Ok(Output { may_lose_its_reader: true, ..Output::new(destination, false)? })
     }
 
     /// Has writes to a pipe or a device fail once this limit is over and nothing is taken. It may be set while a
     /// write waits.
     #[must_use]
-    pub fn limited(self, limit: &Limit) -> Self {
+    pub fn with_deadline(self, limit: &Deadline) -> Self {
         #[cfg(unix)]
-        let limited = |place| match place {
-            Place::Special(file) => Place::Limited(file, limit.clone()),
+        let with_deadline = |destination| match destination {
+            Destination::Special(file) => Destination::WithDeadline(file, limit.clone()),
             other => other,
         };
         #[cfg(not(unix))]
-        let (limited, _) = (|place| place, limit);
-        self.on_plain(limited)
+        let (with_deadline, _) = (|destination| destination, limit);
+        self.on_plain(with_deadline)
     }
 
     /// Makes another of a place that nothing was written to yet.
-    fn on_plain(mut self, act: impl FnOnce(Place) -> Place) -> Self {
+    fn on_plain(mut self, act: impl FnOnce(Destination) -> Destination) -> Self {
         self.sink = match self.sink {
-            Sink::Plain(place) => Sink::Plain(act(place)),
+            Sink::Plain(destination) => Sink::Plain(act(destination)),
             other => other,
         };
         self
@@ -122,11 +122,11 @@ impl Output {
     /// Lets a pipe hold more, so that neither end waits for the other as often. Not for a live stream, of which
     /// everything that a slow reader has not come to grows old there.
     #[must_use]
-    pub fn roomy(self) -> Self {
+    pub fn with_large_pipe(self) -> Self {
         #[cfg(target_os = "linux")]
         {
             use rustix::pipe::fcntl_setpipe_size;
-            if let Sink::Plain(Place::Special(file)) = &self.sink {
+            if let Sink::Plain(Destination::Special(file)) = &self.sink {
                 // What is no pipe, or may not grow, is as good as it is.
                 let _ = fcntl_setpipe_size(file, PIPE);
             }
@@ -137,9 +137,9 @@ impl Output {
     /// Writes to a pipe or a device on a thread of its own. Errors are told late, at the latest by
     /// [`Output::commit`].
     #[must_use]
-    pub fn beside(self) -> Self {
-        self.on_plain(|place| match place {
-            Place::Special(file) => Place::Beside(Beside::new(file)),
+    pub fn in_background(self) -> Self {
+        self.on_plain(|destination| match destination {
+            Destination::Special(file) => Destination::Background(BackgroundWriter::new(file)),
             other => other,
         })
     }
@@ -149,9 +149,9 @@ impl Output {
     /// # Errors
     ///
     /// What could not be written.
-    pub fn hand_over(&mut self) -> io::Result<()> {
-        let Sink::Plain(Place::Beside(beside)) = &mut self.sink else { return Ok(()) };
-        let handed = beside.hand_over();
+    pub fn submit(&mut self) -> io::Result<()> {
+        let Sink::Plain(Destination::Background(in_background)) = &mut self.sink else { return Ok(()) };
+        let handed = in_background.submit();
         self.noted(handed)
     }
 
@@ -167,7 +167,7 @@ impl Output {
         };
         file.rewind()?;
         #[cfg(target_os = "linux")]
-        if let Sink::Plain(Place::Special(pipe)) = &self.sink {
+        if let Sink::Plain(Destination::Special(pipe)) = &self.sink {
             let given = give(&file, pipe);
             self.noted(given)?;
         }
@@ -202,18 +202,18 @@ impl Output {
 
     /// Whether it is a file in its place, which holds something whole whatever becomes of the rest.
     pub fn is_published(&self) -> bool {
-        matches!(&self.sink, Sink::Plain(Place::Growing(_)))
-            || matches!(&self.sink, Sink::Packed(packer) if matches!(packer.get_ref(), Place::Growing(_)))
+        matches!(&self.sink, Sink::Plain(Destination::Growing(_)))
+            || matches!(&self.sink, Sink::Packed(packer) if matches!(packer.get_ref(), Destination::Growing(_)))
     }
 
     /// Why nobody finds under its name what is written to it, if that is so. It is told once.
     pub fn displaced(&mut self) -> Option<Error> {
-        let place = match &mut self.sink {
-            Sink::Plain(place) => place,
+        let destination = match &mut self.sink {
+            Sink::Plain(destination) => destination,
             Sink::Packed(packer) => packer.get_mut(),
             Sink::Nothing => return None,
         };
-        let Place::Growing(growing) = place else { return None };
+        let Destination::Growing(growing) = destination else { return None };
         let fault = "the file was removed, renamed or replaced while it was being written: what comes from here \
                      on is not under its name";
         growing.has_gone().then(|| Error::from(io::Error::other(fault)))
@@ -223,7 +223,7 @@ impl Output {
     /// possible.
     pub fn file(&mut self) -> Option<&mut File> {
         match &mut self.sink {
-            Sink::Plain(Place::File(made)) => Some(&mut made.file),
+            Sink::Plain(Destination::File(made)) => Some(&mut made.file),
             _ => None,
         }
     }
@@ -241,8 +241,8 @@ impl Output {
 
     fn append(&mut self, head: &[u8], rest: &mut impl Read) -> io::Result<()> {
         match &mut self.sink {
-            Sink::Plain(Place::Growing(growing)) => return growing.chunk(head, rest),
-            Sink::Plain(Place::File(made)) => {
+            Sink::Plain(Destination::Growing(growing)) => return growing.chunk(head, rest),
+            Sink::Plain(Destination::File(made)) => {
                 made.file.write_all(head)?;
                 io::copy(&mut BufReader::with_capacity(COPY, rest), &mut made.file)?;
                 made.file.sync_data()?;
@@ -269,10 +269,14 @@ impl Output {
     /// Puts a file in the making into its place, to grow there.
     fn put_in_place(&mut self) -> io::Result<()> {
         self.sink = match std::mem::replace(&mut self.sink, Sink::Nothing) {
-            Sink::Plain(Place::File(made)) => Sink::Plain(Place::Growing(Growing::new(made.put()?)?)),
-            Sink::Packed(encoder) if matches!(encoder.get_ref(), Place::File(_)) => {
+            Sink::Plain(Destination::File(made)) => {
+                Sink::Plain(Destination::Growing(Growing::new(made.put()?)?))
+            }
+            Sink::Packed(encoder) if matches!(encoder.get_ref(), Destination::File(_)) => {
                 match encoder.finish()? {
-                    Place::File(made) => Sink::Packed(packer(Place::Growing(Growing::new(made.put()?)?))?),
+                    Destination::File(made) => {
+                        Sink::Packed(packer(Destination::Growing(Growing::new(made.put()?)?))?)
+                    }
                     other => Sink::Packed(packer(other)?),
                 }
             }
@@ -287,9 +291,9 @@ impl Output {
             return Ok(());
         }
         if let Sink::Packed(ended) = std::mem::replace(&mut self.sink, Sink::Nothing) {
-            let mut place = ended.finish()?;
-            let flushed = place.flush();
-            self.sink = Sink::Packed(packer(place)?);
+            let mut destination = ended.finish()?;
+            let flushed = destination.flush();
+            self.sink = Sink::Packed(packer(destination)?);
             flushed?;
         }
         Ok(())
@@ -302,8 +306,8 @@ impl Output {
     /// A file that cannot be brought to disk or to its place.
     pub fn commit(mut self) -> Result<()> {
         let ended = match std::mem::replace(&mut self.sink, Sink::Nothing) {
-            Sink::Plain(place) => place.end(),
-            Sink::Packed(packer) => packer.finish().and_then(Place::end),
+            Sink::Plain(destination) => destination.end(),
+            Sink::Packed(packer) => packer.finish().and_then(Destination::end),
             Sink::Nothing => Ok(()),
         };
         let taken = ended.and_then(|()| self.pipe.as_ref().map_or(Ok(()), has_reader));
@@ -327,14 +331,14 @@ fn has_reader(pipe: &File) -> io::Result<()> {
     Ok(())
 }
 
-fn packer(place: Place) -> io::Result<Packer> {
-    zstd::stream::write::Encoder::new(place, PACKING_LEVEL)
+fn packer(destination: Destination) -> io::Result<Packer> {
+    zstd::stream::write::Encoder::new(destination, PACKING_LEVEL)
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = match &mut self.sink {
-            Sink::Plain(place) => place.write(bytes),
+            Sink::Plain(destination) => destination.write(bytes),
             Sink::Packed(packer) => {
                 self.is_in_frame = true;
                 packer.write(bytes)
@@ -347,8 +351,8 @@ impl Write for Output {
     /// Hands on what is whole now. In a packed file that grows it is a frame, which can be read alone.
     fn flush(&mut self) -> io::Result<()> {
         let flushed = match &mut self.sink {
-            Sink::Plain(place) => place.flush(),
-            Sink::Packed(packer) if matches!(packer.get_ref(), Place::Growing(_)) => self.end_frame(),
+            Sink::Plain(destination) => destination.flush(),
+            Sink::Packed(packer) if matches!(packer.get_ref(), Destination::Growing(_)) => self.end_frame(),
             Sink::Packed(packer) => packer.flush(),
             Sink::Nothing => Err(io::ErrorKind::NotConnected.into()),
         };
@@ -356,63 +360,63 @@ impl Write for Output {
     }
 }
 
-impl Place {
+impl Destination {
     /// Ends the writing.
     fn end(self) -> io::Result<()> {
         match self {
             #[cfg(not(unix))]
-            Place::Standard(mut standard) => standard.flush(),
-            Place::Special(mut file) => file.flush(),
-            Place::Beside(mut beside) => beside.finish(),
+            Destination::Standard(mut standard) => standard.flush(),
+            Destination::Special(mut file) => file.flush(),
+            Destination::Background(mut in_background) => in_background.finish(),
             #[cfg(unix)]
-            Place::Limited(mut file, _) => file.flush(),
-            Place::File(made) => {
+            Destination::WithDeadline(mut file, _) => file.flush(),
+            Destination::File(made) => {
                 made.file.sync_all()?;
                 made.put().map(|_| ())
             }
-            Place::Growing(mut growing) => growing.finish(),
+            Destination::Growing(mut growing) => growing.finish(),
         }
     }
 }
 
-impl Write for Place {
+impl Write for Destination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             #[cfg(not(unix))]
-            Place::Standard(standard) => standard.write(bytes),
-            Place::Special(file) => file.write(bytes),
-            Place::Beside(beside) => beside.write(bytes),
+            Destination::Standard(standard) => standard.write(bytes),
+            Destination::Special(file) => file.write(bytes),
+            Destination::Background(in_background) => in_background.write(bytes),
             #[cfg(unix)]
-            Place::Limited(file, limit) => write_limited(file, bytes, limit),
-            Place::File(made) => made.file.write(bytes),
-            Place::Growing(growing) => growing.write(bytes),
+            Destination::WithDeadline(file, limit) => write_until(file, bytes, limit),
+            Destination::File(made) => made.file.write(bytes),
+            Destination::Growing(growing) => growing.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             #[cfg(not(unix))]
-            Place::Standard(standard) => standard.flush(),
-            Place::Special(file) => file.flush(),
-            Place::Beside(beside) => beside.flush(),
+            Destination::Standard(standard) => standard.flush(),
+            Destination::Special(file) => file.flush(),
+            Destination::Background(in_background) => in_background.flush(),
             #[cfg(unix)]
-            Place::Limited(file, _) => file.flush(),
-            Place::File(made) => made.file.flush(),
-            Place::Growing(growing) => growing.flush(),
+            Destination::WithDeadline(file, _) => file.flush(),
+            Destination::File(made) => made.file.flush(),
+            Destination::Growing(growing) => growing.flush(),
         }
     }
 }
 
 /// Writes as much as a pipe takes without waiting that takes anything.
 #[cfg(unix)]
-fn write_limited(file: &mut File, bytes: &[u8], limit: &Limit) -> io::Result<usize> {
+fn write_until(file: &mut File, bytes: &[u8], limit: &Deadline) -> io::Result<usize> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     /// A pipe that can be written to has room for so much.
     const PIECE: usize = 4096;
     let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     loop {
         match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&pause)) {
-            Ok(0) if limit.is_over() => {
+            Ok(0) if limit.has_passed() => {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody takes what is written"));
             }
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
@@ -456,8 +460,8 @@ mod tests {
                 spool
             };
             let (mut reader, writer) = io::pipe().expect("a pipe");
-            let place = Place::Special(OwnedFd::from(writer).into());
-            let mut output = Output::new(place, false).expect("an output").roomy();
+            let destination = Destination::Special(OwnedFd::from(writer).into());
+            let mut output = Output::new(destination, false).expect("an output").with_large_pipe();
             let read = std::thread::spawn(move || {
                 let mut found = Vec::new();
                 reader.read_to_end(&mut found).map(|_| found)
@@ -476,8 +480,8 @@ mod tests {
             // Nobody reads.
             let (reader, writer) = io::pipe().expect("a pipe");
             drop(reader);
-            let place = Place::Special(OwnedFd::from(writer).into());
-            let mut output = Output::new(place, false).expect("an output");
+            let destination = Destination::Special(OwnedFd::from(writer).into());
+            let mut output = Output::new(destination, false).expect("an output");
             let error = output.spooled(spool()).expect_err("refused");
             // Only standard output may lose its reader.
             assert_ne!(error.kind(), io::ErrorKind::BrokenPipe);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::cli::args::{DropPolicy, Format, Live as Args, Schema};
 use crate::cli::commands::live::Live;
-use crate::cli::io::{Input, Limit, Output, Target};
+use crate::cli::io::{Deadline, Input, Output, Target};
 use crate::cli::net::{Class, Item, Network, Undelivered};
 use crate::cli::ui::messages::Messages;
 use crate::cli::{Status, is_broken_pipe};
@@ -14,10 +14,10 @@ use crate::format::ChunkInfo;
 use crate::protocol::{MessageType, StreamTypes, ToMsgpack};
 
 /// Said where a target fails beside others.
-const LEFT_OUT: &str = "the others go on without it";
+const CONTINUES: &str = "the others go on without it";
 
 /// Every target of one stream, open.
-pub(crate) struct Outlet {
+pub(crate) struct Outputs {
     outputs: Vec<(String, Output)>,
     /// Makes frames of lines, for outputs.
     frames: Option<ToMsgpack<Vec<u8>>>,
@@ -56,7 +56,7 @@ pub(crate) fn targets(arguments: &[PathBuf], inputs: &[Input], network: &Network
 }
 
 /// Whether some of the targets are served, and not written to.
-pub(crate) fn has_readers(targets: &[Target], args: &Args) -> bool {
+pub(crate) fn has_subscribers(targets: &[Target], args: &Args) -> bool {
     let drops = args.drop_policy == Some(DropPolicy::Oldest);
     targets.iter().any(|target| matches!(target, Target::Socket(..)) || drops && target.is_pipe())
 }
@@ -66,7 +66,11 @@ pub(crate) fn has_readers(targets: &[Target], args: &Args) -> bool {
 /// # Errors
 ///
 /// Usage errors.
-pub(crate) fn check_for_readers(format: Format, schema: Schema, types: Option<&StreamTypes>) -> Result<()> {
+pub(crate) fn check_for_subscribers(
+    format: Format,
+    schema: Schema,
+    types: Option<&StreamTypes>,
+) -> Result<()> {
     let is_without_meta = types.is_some_and(|types| !types.has(MessageType::Meta));
     let fault = match (format, schema) {
         (Format::Binary, _) => return Ok(()),
@@ -77,7 +81,7 @@ pub(crate) fn check_for_readers(format: Format, schema: Schema, types: Option<&S
     Err(Error::usage(fault))
 }
 
-impl Outlet {
+impl Outputs {
     /// Opens the targets. A stream that `is_live` waits for no reader unless it was told to. One that has a limit
     /// waits for nobody once that is over, and goes on as long as there is a target that can be written to.
     ///
@@ -90,10 +94,10 @@ impl Outlet {
         network: &Network,
         format: Format,
         is_live: bool,
-        limit: Option<&Limit>,
+        limit: Option<&Deadline>,
         messages: &Messages,
     ) -> Result<Self> {
-        let mut outlet = Outlet {
+        let mut outputs = Outputs {
             outputs: Vec::new(),
             frames: (format == Format::Msgpack).then(|| ToMsgpack::new(Vec::new())),
             live: None,
@@ -112,18 +116,18 @@ impl Outlet {
         for target in others.into_iter().chain(sockets) {
             let name = target.name();
             let named = |error: Error| error.within(&name);
-            let is_served = has_readers(std::slice::from_ref(target), args);
+            let is_served = has_subscribers(std::slice::from_ref(target), args);
             if !is_served {
                 let mut output = target.open().map_err(named)?;
                 output = match limit {
-                    Some(limit) => output.limited(limit),
+                    Some(limit) => output.with_deadline(limit),
                     None if is_live => output,
-                    None => output.roomy(),
+                    None => output.with_large_pipe(),
                 };
-                outlet.outputs.push((name.clone(), output));
+                outputs.outputs.push((name.clone(), output));
                 continue;
             }
-            let live = outlet.live.get_or_insert_with(|| {
+            let live = outputs.live.get_or_insert_with(|| {
                 Live::new(args, network.clone(), format, is_live, limit.cloned().unwrap_or_default())
             });
             match target {
@@ -133,19 +137,19 @@ impl Outlet {
                     live.sinks().pipe(&name, pipe).map_err(named)?;
                 }
             }
-            if !outlet.live_name.is_empty() {
-                outlet.live_name.push_str(", ");
+            if !outputs.live_name.is_empty() {
+                outputs.live_name.push_str(", ");
             }
-            outlet.live_name.push_str(&name);
+            outputs.live_name.push_str(&name);
         }
-        Ok(outlet)
+        Ok(outputs)
     }
 
     /// Writes on a thread of its own, where there is one pipe to write to.
-    pub fn beside(&mut self) {
+    pub fn in_background(&mut self) {
         if self.live.is_none() && self.outputs.len() == 1 {
             let outputs = std::mem::take(&mut self.outputs);
-            self.outputs = outputs.into_iter().map(|(name, output)| (name, output.beside())).collect();
+            self.outputs = outputs.into_iter().map(|(name, output)| (name, output.in_background())).collect();
         }
     }
 
@@ -154,9 +158,9 @@ impl Outlet {
     /// # Errors
     ///
     /// What could not be written.
-    pub fn hand_over(&mut self) -> io::Result<()> {
+    pub fn submit(&mut self) -> io::Result<()> {
         let [(name, output)] = self.outputs.as_mut_slice() else { return Ok(()) };
-        output.hand_over().inspect_err(|_| self.failed = Some(name.clone()))
+        output.submit().inspect_err(|_| self.failed = Some(name.clone()))
     }
 
     /// Waits for as many readers as were asked for, which the first write does otherwise.
@@ -164,8 +168,8 @@ impl Outlet {
     /// # Errors
     ///
     /// An address that nobody answers at.
-    pub fn wait_for_readers(&mut self) -> Result<()> {
-        self.live.as_mut().map_or(Ok(()), Live::wait_for_readers)
+    pub fn wait_for_subscribers(&mut self) -> Result<()> {
+        self.live.as_mut().map_or(Ok(()), Live::wait_for_subscribers)
     }
 
     /// The target that a write to failed, if one has.
@@ -213,7 +217,7 @@ impl Outlet {
         let (name, output) = self.outputs.remove(at);
         if !is_broken_pipe(&error) {
             self.has_left_out = true;
-            self.messages.fault(&name, &error.hint(LEFT_OUT));
+            self.messages.fault(&name, &error.hint(CONTINUES));
             self.note_what_is_left(&name, &output);
         }
         Ok(())
@@ -351,7 +355,7 @@ pub(crate) fn chunk_item(info: &ChunkInfo, samples: u64, bytes: Vec<u8>) -> Item
     }
 }
 
-impl Write for Outlet {
+impl Write for Outputs {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some(frames) = &mut self.frames {
             frames.write_all(bytes)?;

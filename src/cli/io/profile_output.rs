@@ -9,7 +9,7 @@ use crate::cli::Status;
 use crate::cli::args::{DropPolicy, Format, Live as Args};
 use crate::cli::commands::live::Live;
 use crate::cli::io::outputs::{chunk_item, framed_chunk};
-use crate::cli::io::{Limit, Output, Target};
+use crate::cli::io::{Deadline, Output, Target};
 use crate::cli::net::{Class, Item};
 use crate::cli::ui::messages::Messages;
 use crate::error::{Error, Result};
@@ -47,12 +47,12 @@ impl ProfileOutlet {
                 ));
             }
             Target::Socket(address, network) => {
-                let mut live = Live::new(args, network.clone(), Format::Binary, false, Limit::default());
+                let mut live = Live::new(args, network.clone(), Format::Binary, false, Deadline::default());
                 live.sinks().open(address).map_err(named)?;
-                live.wait_for_readers().map_err(named)?;
+                live.wait_for_subscribers().map_err(named)?;
                 Place::Readers(Box::new(live))
             }
-            target => Place::Output(target.open().map_err(named)?.roomy()),
+            target => Place::Output(target.open().map_err(named)?.with_large_pipe()),
         };
         Ok(ProfileOutlet { name, place, is_framed, messages: *messages })
     }

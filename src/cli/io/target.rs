@@ -8,7 +8,7 @@ use crate::cli::io::Input;
 use crate::cli::io::cleanup::Unfinished;
 use crate::cli::io::lock::is_same;
 use crate::cli::io::names::{Named, unkept_promise};
-use crate::cli::io::output::{Output, Place};
+use crate::cli::io::output::{Destination, Output};
 use crate::cli::io::standard;
 use crate::cli::net::address::{Address, SocketAddress};
 use crate::cli::net::peer::Network;
@@ -128,8 +128,10 @@ impl Target {
             Target::Socket(..) => Err(Error::usage("a socket has readers, and is no file")),
             Target::File(path) => match place_of(path)? {
                 #[cfg(unix)]
-                Place::Special(pipe) if is_pipe(&pipe.metadata()?) => Output::pipe(pipe, self.is_packed()),
-                place => Output::new(place, self.is_packed()),
+                Destination::Special(pipe) if is_pipe(&pipe.metadata()?) => {
+                    Output::pipe(pipe, self.is_packed())
+                }
+                destination => Output::new(destination, self.is_packed()),
             },
         }
     }
@@ -137,14 +139,14 @@ impl Target {
 
 /// The place that a name leads to, opened as it is: what is no file is written to like a pipe, and a descriptor
 /// goes on where it is.
-fn place_of(path: &Path) -> Result<Place> {
+fn place_of(path: &Path) -> Result<Destination> {
     let path = match Named::of(path)? {
         Named::Path(path) => path,
-        Named::Descriptor(at, number) => return Ok(Place::Special(open_descriptor(&at, number)?)),
-        Named::Foreign(at) => return Ok(Place::Special(OpenOptions::new().append(true).open(at)?)),
+        Named::Descriptor(at, number) => return Ok(Destination::Special(open_descriptor(&at, number)?)),
+        Named::Foreign(at) => return Ok(Destination::Special(OpenOptions::new().append(true).open(at)?)),
     };
     let there = match open_there(&path) {
-        Ok(there) if !there.metadata()?.is_file() => return Ok(Place::Special(there)),
+        Ok(there) if !there.metadata()?.is_file() => return Ok(Destination::Special(there)),
         Ok(there) => Some(there),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) if is_socket(&path) => {
@@ -152,7 +154,7 @@ fn place_of(path: &Path) -> Result<Place> {
         }
         Err(error) => return Err(error.into()),
     };
-    Ok(Place::File(Unfinished::of(path, there)?))
+    Ok(Destination::File(Unfinished::of(path, there)?))
 }
 
 /// Opens what is there for writing, and leaves it as it is. A pipe is waited for until it has a reader.

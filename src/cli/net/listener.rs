@@ -8,27 +8,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::net::peer::{Bound, Greeter, Network, Notice, Peer};
+use crate::cli::net::peer::{BoundListener, Handshaker, Network, Notice, Peer};
 use crate::cli::net::socket::{Listener, Socket};
 
 /// Who may be in the middle of a handshake at a time: the oldest goes when another comes.
-const GREETED: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 /// How often the one who waits for others looks whether that is over.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The pause after somebody could not be let in for want of descriptors or threads, which passes.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The least time between two notices of a kind.
 const NOTICES: Duration = Duration::from_secs(1);
 
 /// An address that others connect to, and who is in the middle of a handshake there.
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     /// Until others are let in.
     listener: Mutex<Option<Listener>>,
-    greeter: Greeter,
+    handshaker: Handshaker,
     network: Network,
     name: String,
     is_closed: AtomicBool,
-    greeted: Mutex<VecDeque<(u64, Socket)>>,
+    accepted: Mutex<VecDeque<(u64, Socket)>>,
     next: AtomicU64,
     told: Mutex<HashMap<Refusal, (Instant, u64)>>,
 }
@@ -46,16 +46,16 @@ pub(crate) enum Refusal {
     Left,
 }
 
-impl Door {
-    pub fn new(bound: Bound, network: Network) -> Arc<Door> {
-        let Bound { listener, greeter, name } = bound;
-        Arc::new(Door {
+impl Acceptor {
+    pub fn new(bound: BoundListener, network: Network) -> Arc<Acceptor> {
+        let BoundListener { listener, handshaker, name } = bound;
+        Arc::new(Acceptor {
             listener: Mutex::new(Some(listener)),
-            greeter,
+            handshaker,
             name,
             network,
             is_closed: AtomicBool::new(false),
-            greeted: Mutex::default(),
+            accepted: Mutex::default(),
             next: AtomicU64::new(0),
             told: Mutex::default(),
         })
@@ -69,11 +69,11 @@ impl Door {
     /// Lets nobody in any more.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        self.greeted().drain(..).for_each(|(_, socket)| socket.shutdown(Shutdown::Both));
+        self.accepted().drain(..).for_each(|(_, socket)| socket.shutdown(Shutdown::Both));
     }
 
-    fn greeted(&self) -> MutexGuard<'_, VecDeque<(u64, Socket)>> {
-        self.greeted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn accepted(&self) -> MutexGuard<'_, VecDeque<(u64, Socket)>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to let others in, each on a thread of its own, on which `admit` is handed it and its name.
@@ -82,24 +82,28 @@ impl Door {
     ///
     /// No thread to do it on.
     pub fn open(self: &Arc<Self>, admit: impl Fn(Peer, &str) + Send + Sync + 'static) -> io::Result<()> {
-        let door = Arc::clone(self);
+        let acceptor = Arc::clone(self);
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let let_in = move || {
+        let accept_all = move || {
             if let Some(listener) = listener {
-                door.let_in(&listener, Arc::new(admit));
+                acceptor.accept_all(&listener, Arc::new(admit));
             }
         };
-        thread::Builder::new().spawn(let_in).map(drop)
+        thread::Builder::new().spawn(accept_all).map(drop)
     }
 
-    fn let_in(self: Arc<Self>, listener: &Listener, admit: Arc<impl Fn(Peer, &str) + Send + Sync + 'static>) {
+    fn accept_all(
+        self: Arc<Self>,
+        listener: &Listener,
+        admit: Arc<impl Fn(Peer, &str) + Send + Sync + 'static>,
+    ) {
         while !self.is_closed.load(Ordering::Relaxed) {
-            let let_in = match listener.accept(LOOK) {
+            let accept_all = match listener.accept(POLL_INTERVAL) {
                 Ok(None) => continue,
-                Ok(Some((socket, from))) => self.greet(socket, from, Arc::clone(&admit)),
+                Ok(Some((socket, from))) => self.handshake(socket, from, Arc::clone(&admit)),
                 Err(error) => Err(error),
             };
-            if let Err(error) = let_in {
+            if let Err(error) = accept_all {
                 self.refused(Refusal::System, &format!("nobody could be let in: {error}"));
                 thread::sleep(PAUSE);
             }
@@ -107,7 +111,7 @@ impl Door {
     }
 
     /// Greets somebody, and has it admitted if it says what has to be said.
-    fn greet(
+    fn handshake(
         self: &Arc<Self>,
         socket: Socket,
         from: String,
@@ -116,28 +120,28 @@ impl Door {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let known = socket.try_clone()?;
         {
-            let mut greeted = self.greeted();
-            if greeted.len() >= GREETED
-                && let Some((_, oldest)) = greeted.pop_front()
+            let mut accepted = self.accepted();
+            if accepted.len() >= MAX_HANDSHAKES
+                && let Some((_, oldest)) = accepted.pop_front()
             {
                 oldest.shutdown(Shutdown::Both);
             }
-            greeted.push_back((id, known));
+            accepted.push_back((id, known));
         }
-        let door = Arc::clone(self);
-        let greet = move || {
-            let peer = door.greeter.greet(socket);
-            door.greeted().retain(|(other, _)| *other != id);
+        let acceptor = Arc::clone(self);
+        let handshake = move || {
+            let peer = acceptor.handshaker.handshake(socket);
+            acceptor.accepted().retain(|(other, _)| *other != id);
             match peer {
                 Ok(peer) => admit(peer, &from),
                 Err(error) => {
-                    door.refused(Refusal::Handshake, &format!("{from} is not let in: {error}"));
+                    acceptor.refused(Refusal::Handshake, &format!("{from} is not let in: {error}"));
                 }
             }
         };
-        let spawned = thread::Builder::new().spawn(greet);
+        let spawned = thread::Builder::new().spawn(handshake);
         if spawned.is_err() {
-            self.greeted().retain(|(other, _)| *other != id);
+            self.accepted().retain(|(other, _)| *other != id);
         }
         spawned.map(drop)
     }

@@ -13,8 +13,8 @@ pub(crate) mod web;
 
 pub use address::{Address, SocketAddress, Transport};
 pub use peer::{Network, Notice};
-pub use queue::{Amount, Class, Item, Lost, Totals, Why};
+pub use queue::{Amount, Class, Item, LossCause, LostMessages, RunLosses};
 pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};
 pub use socket::{BindFault, PrivateListener};
-pub use subscriber::Wording;
+pub use subscriber::LossFormatter;
 pub use token::Token;

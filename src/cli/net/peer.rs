@@ -12,18 +12,18 @@ use tungstenite::WebSocket;
 use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::cli::net::address::{Address, SocketAddress, Transport};
-use crate::cli::net::listener::{Door, Refusal};
+use crate::cli::net::listener::{Acceptor, Refusal};
 use crate::cli::net::socket::{Listener, Socket};
 use crate::cli::net::token::Token;
-use crate::cli::net::web::{self, Budget, Frames, Guarded, WebLines};
+use crate::cli::net::web::{self, Budget, DeadlineSocket, Frames, WebLines};
 use crate::error::{Error, Result};
 
 /// How long the handshake of a connection may take.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 /// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the other end may take to say goodbye.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it takes to hear that the other end is gone, which had nothing more to say before.
 const NEWS: Duration = Duration::from_millis(200);
 /// Senders that may be connected at a time, of which the first that sends something is taken.
@@ -82,21 +82,21 @@ impl Network {
     }
 
     /// Binds an address that others connect to.
-    pub(crate) fn bind(&self, address: &SocketAddress) -> Result<Bound> {
+    pub(crate) fn bind(&self, address: &SocketAddress) -> Result<BoundListener> {
         self.check(address)?;
         let listener = Listener::bind(&address.transport)?;
         (self.notice)(Notice::Listening(&listener.name(address)));
-        let greeter = Greeter { address: address.clone(), token: self.token.clone() };
-        Ok(Bound { name: listener.name(address), listener, greeter })
+        let handshaker = Handshaker { address: address.clone(), token: self.token.clone() };
+        Ok(BoundListener { name: listener.name(address), listener, handshaker })
     }
 
     /// Connects to an address.
     pub(crate) fn connect(&self, address: &SocketAddress) -> Result<Peer> {
-        let mut socket = Socket::connect(&address.transport, CONNECT)?;
+        let mut socket = Socket::connect(&address.transport, CONNECT_TIMEOUT)?;
         let token = self.token.as_ref();
         Ok(match &address.transport {
             Transport::Web(host, path) => Peer::Web {
-                web: Box::new(web::connect(Guarded::new(socket, CONNECT), host, path, token)?),
+                web: Box::new(web::connect(DeadlineSocket::new(socket, CONNECT_TIMEOUT), host, path, token)?),
                 is_server: false,
             },
             Transport::Tcp(_) => {
@@ -117,11 +117,11 @@ impl Network {
         if !address.listens {
             return Ok(self.connect(address)?.into_source()?);
         }
-        let door = Door::new(self.bind(address)?, self.clone());
+        let acceptor = Acceptor::new(self.bind(address)?, self.clone());
         let (sender, sources) = mpsc::sync_channel(0);
-        let known = Arc::clone(&door);
+        let known = Arc::clone(&acceptor);
         let senders = Arc::new(Mutex::new(0));
-        door.open(move |peer, from| {
+        acceptor.open(move |peer, from| {
             let count = |by: isize| {
                 let mut senders = senders.lock().unwrap_or_else(PoisonError::into_inner);
                 *senders += by;
@@ -151,46 +151,46 @@ impl Network {
             }
         })?;
         let source = sources.recv().map_err(io::Error::other)?;
-        door.close();
+        acceptor.close();
         Ok(source)
     }
 }
 
 /// An address that others connect to.
-pub(crate) struct Bound {
+pub(crate) struct BoundListener {
     pub listener: Listener,
-    pub greeter: Greeter,
+    pub handshaker: Handshaker,
     /// Its address, with the port that it has.
     pub name: String,
 }
 
 /// What is asked of who connects to an address.
-pub(crate) struct Greeter {
+pub(crate) struct Handshaker {
     address: SocketAddress,
     token: Option<Token>,
 }
 
-impl Greeter {
+impl Handshaker {
     /// Lets somebody in who says what has to be said, in time.
-    pub fn greet(&self, socket: Socket) -> io::Result<Peer> {
+    pub fn handshake(&self, socket: Socket) -> io::Result<Peer> {
         socket.set_write_timeout(Some(HANDSHAKE))?;
-        let mut guarded = Guarded::new(socket, HANDSHAKE);
+        let mut socket = DeadlineSocket::new(socket, HANDSHAKE);
         let peer = match &self.address.transport {
             Transport::Web(..) => {
-                Peer::Web { web: Box::new(web::accept(guarded, self.token.as_ref())?), is_server: true }
+                Peer::Web { web: Box::new(web::accept(socket, self.token.as_ref())?), is_server: true }
             }
             Transport::Tcp(_) => {
-                let is_right = self.token.as_ref().map_or(Ok(true), |token| token.is_sent(&mut guarded));
+                let is_right = self.token.as_ref().map_or(Ok(true), |token| token.is_sent(&mut socket));
                 if !is_right.map_err(in_time)? {
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, "no token, or a wrong one"));
                 }
-                guarded.relax()?;
-                Peer::Plain(guarded.socket)
+                socket.clear_deadline()?;
+                Peer::Plain(socket.socket)
             }
             // Who may open it is the file system's affair.
             Transport::Unix(_) => {
-                guarded.relax()?;
-                Peer::Plain(guarded.socket)
+                socket.clear_deadline()?;
+                Peer::Plain(socket.socket)
             }
         };
         peer.socket().set_write_timeout(None)?;
@@ -211,7 +211,7 @@ fn in_time(error: io::Error) -> io::Error {
 /// The other end.
 pub(crate) enum Peer {
     Plain(Socket),
-    Web { web: Box<WebSocket<Guarded>>, is_server: bool },
+    Web { web: Box<WebSocket<DeadlineSocket>>, is_server: bool },
 }
 
 impl Peer {
@@ -257,15 +257,15 @@ impl Peer {
         match self {
             Peer::Plain(inbound) => {
                 thread::Builder::new().spawn(move || {
-                    let gone = pass_over(inbound, || heard(Heard::NothingMore));
-                    heard(Heard::Gone(gone));
+                    let gone = drain_inbound(inbound, || heard(Heard::NothingMore));
+                    heard(Heard::Disconnected(gone));
                     drop(ended);
                 })?;
             }
             Peer::Web { web, is_server } => {
                 frames = Some(Frames::new(is_server, is_binary));
                 thread::Builder::new().spawn(move || {
-                    heard(Heard::Gone(web::pass_over(*web, INBOUND, replies)));
+                    heard(Heard::Disconnected(web::drain_inbound(*web, INBOUND, replies)));
                     drop(ended);
                 })?;
             }
@@ -276,7 +276,7 @@ impl Peer {
 
 /// Reads what the other end says and passes over it, until nothing more can come or go; `quiet` is told when it
 /// has nothing more to say, after which it may listen all the same.
-fn pass_over(mut inbound: Socket, quiet: impl FnOnce()) -> Gone {
+fn drain_inbound(mut inbound: Socket, quiet: impl FnOnce()) -> Disconnect {
     let mut budget = Budget::new(INBOUND);
     let mut buffer = [0; 4096];
     loop {
@@ -284,12 +284,12 @@ fn pass_over(mut inbound: Socket, quiet: impl FnOnce()) -> Gone {
             Ok(0) => break,
             Ok(count) if budget.takes(count) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(_) => return Gone::Talks,
-            Err(_) => return Gone::Broke,
+            Ok(_) => return Disconnect::Flooding,
+            Err(_) => return Disconnect::Broken,
         }
     }
     quiet();
-    if inbound.wait_for_hang_up() { Gone::Broke } else { Gone::Left }
+    if inbound.wait_for_hang_up() { Disconnect::Broken } else { Disconnect::Closed }
 }
 
 /// What is heard of somebody to whom messages go.
@@ -298,18 +298,18 @@ pub(crate) enum Heard {
     /// It says nothing more, and may have gone or listen all the same.
     NothingMore,
     /// It is gone.
-    Gone(Gone),
+    Disconnected(Disconnect),
 }
 
 /// Bytes that come from a connection. One that breaks says so as often as it is asked: the system says it once.
 struct Received<R> {
-    reader: R,
+    subscriber: R,
     broke: Option<(io::ErrorKind, String)>,
 }
 
 impl<R: BufRead> Received<R> {
-    fn new(reader: R) -> Self {
-        Received { reader, broke: None }
+    fn new(subscriber: R) -> Self {
+        Received { subscriber, broke: None }
     }
 }
 
@@ -318,7 +318,7 @@ impl<R: BufRead> BufRead for Received<R> {
         if let Some((kind, what)) = &self.broke {
             return Err(io::Error::new(*kind, what.clone()));
         }
-        match self.reader.fill_buf() {
+        match self.subscriber.fill_buf() {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                 self.broke = Some((error.kind(), error.to_string()));
                 Err(error)
@@ -328,7 +328,7 @@ impl<R: BufRead> BufRead for Received<R> {
     }
 
     fn consume(&mut self, taken: usize) {
-        self.reader.consume(taken);
+        self.subscriber.consume(taken);
     }
 }
 
@@ -342,13 +342,13 @@ impl<R: BufRead> Read for Received<R> {
 
 /// Why nothing more comes from somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub(crate) enum Disconnect {
     /// It said goodbye.
-    Left,
+    Closed,
     /// The connection broke.
-    Broke,
+    Broken,
     /// It has nothing to say, and says it.
-    Talks,
+    Flooding,
 }
 
 /// Where lines for a reader go.
@@ -418,7 +418,7 @@ impl Wire {
             let _ = farewell.recv_timeout(NEWS);
         }
         socket.shutdown(Shutdown::Write);
-        let _ = farewell.recv_timeout(FAREWELL);
+        let _ = farewell.recv_timeout(CLOSE_TIMEOUT);
         if socket.is_broken() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }
 

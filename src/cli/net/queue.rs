@@ -63,20 +63,20 @@ pub struct Numbered {
 
 /// Why a reader did not get something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum LossCause {
     /// It was too slow.
-    Slow,
+    Backpressure,
     /// It was not there.
-    Away,
+    Gap,
 }
 
 /// Messages in a row that a reader does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostMessages {
     /// Names the run.
     pub run: Arc<str>,
     /// Why.
-    pub why: Why,
+    pub cause: LossCause,
     /// The first of them.
     pub first_seq: u64,
     /// The last of them.
@@ -87,12 +87,12 @@ pub struct Lost {
     pub span_us: Option<(u64, u64)>,
 }
 
-impl Lost {
-    fn of(item: &Item, why: Why) -> Self {
+impl LostMessages {
+    fn of(item: &Item, cause: LossCause) -> Self {
         let Item { run, seq, samples, span_us, .. } = item;
-        Lost {
+        LostMessages {
             run: Arc::clone(run),
-            why,
+            cause,
             first_seq: *seq,
             last_seq: *seq,
             samples: *samples,
@@ -106,9 +106,9 @@ impl Lost {
     }
 
     /// Takes up another loss if it follows directly; gives it back if not.
-    fn join(&mut self, next: Lost) -> Option<Lost> {
+    fn join(&mut self, next: LostMessages) -> Option<LostMessages> {
         let follows = self.last_seq.checked_add(1) == Some(next.first_seq);
-        if !follows || self.run != next.run || self.why != next.why {
+        if !follows || self.run != next.run || self.cause != next.cause {
             return Some(next);
         }
         self.last_seq = next.last_seq;
@@ -146,11 +146,11 @@ impl Amount {
 
 /// What a reader did not get of a run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct RunLosses {
     /// Because it was too slow.
-    pub slow: Amount,
+    pub backpressure: Amount,
     /// Because it was not there.
-    pub away: Amount,
+    pub gap: Amount,
 }
 
 /// What is next for a reader.
@@ -159,7 +159,7 @@ pub enum Entry {
     /// A message.
     Item(Arc<Item>),
     /// Messages that it does not get, and has to be told of.
-    Lost(Lost),
+    Lost(LostMessages),
     /// What of a run went before the reader came.
     Missed {
         /// Names the run.
@@ -179,17 +179,17 @@ impl Entry {
 
 /// The totals of the runs that a reader is in: those of which something is missing.
 #[derive(Debug, Default)]
-pub struct Tally {
-    runs: HashMap<Arc<str>, Totals>,
+pub struct LossTotals {
+    runs: HashMap<Arc<str>, RunLosses>,
 }
 
-impl Tally {
+impl LossTotals {
     /// Totals of this run.
-    pub fn of(&self, run: &Arc<str>) -> Totals {
+    pub fn of(&self, run: &Arc<str>) -> RunLosses {
         self.runs.get(run).copied().unwrap_or_default()
     }
 
-    fn totals(&mut self, run: &Arc<str>) -> &mut Totals {
+    fn totals(&mut self, run: &Arc<str>) -> &mut RunLosses {
         self.runs.entry(Arc::clone(run)).or_default()
     }
 
@@ -200,15 +200,15 @@ impl Tally {
             Entry::Item(_) => {}
             Entry::Lost(lost) => {
                 let totals = self.totals(&lost.run);
-                let amount = match lost.why {
-                    Why::Slow => &mut totals.slow,
-                    Why::Away => &mut totals.away,
+                let amount = match lost.cause {
+                    LossCause::Backpressure => &mut totals.backpressure,
+                    LossCause::Gap => &mut totals.gap,
                 };
                 amount.add(lost.messages(), lost.samples);
                 all.add(lost.messages(), lost.samples);
             }
             Entry::Missed { run, amount } => {
-                self.totals(run).away.add(amount.messages, amount.samples);
+                self.totals(run).gap.add(amount.messages, amount.samples);
             }
         }
     }
@@ -283,7 +283,7 @@ impl Queue {
                     self.add(Entry::Item(Arc::clone(opens)));
                     self.add_between(opens, *before_it, item, *before);
                 }
-                _ if self.broken => return self.add_lost(Lost::of(item, Why::Away)),
+                _ if self.broken => return self.add_lost(LostMessages::of(item, LossCause::Gap)),
                 _ => return,
             }
         }
@@ -307,9 +307,9 @@ impl Queue {
     fn add_between(&mut self, from: &Item, before_it: Amount, to: &Item, before: Amount) {
         if from.seq + 1 < to.seq {
             let samples = before.samples.map(|all| all - before_it.samples.unwrap_or(0));
-            self.add_lost(Lost {
+            self.add_lost(LostMessages {
                 run: Arc::clone(&to.run),
-                why: Why::Away,
+                cause: LossCause::Gap,
                 first_seq: from.seq + 1,
                 last_seq: to.seq - 1,
                 samples: samples.filter(|samples| *samples > 0),
@@ -319,7 +319,7 @@ impl Queue {
     }
 
     /// Adds the note of a loss, to the last one where it follows that.
-    fn add_lost(&mut self, lost: Lost) {
+    fn add_lost(&mut self, lost: LostMessages) {
         let rest = match self.entries.back_mut() {
             Some(Entry::Lost(last)) => last.join(lost),
             _ => Some(lost),
@@ -359,7 +359,7 @@ impl Queue {
         // A little more goes than has to, or every message that comes would cost a walk over all of them.
         let goal = self.newest.max(self.limit - self.limit / 16);
         let gone = self.to_drop(goal);
-        self.replace(&gone, Why::Slow);
+        self.replace(&gone, LossCause::Backpressure);
         self.bytes <= limit
     }
 
@@ -417,12 +417,12 @@ impl Queue {
     }
 
     /// Puts a note of the loss in the place of what goes.
-    fn replace(&mut self, gone: &[bool], why: Why) {
+    fn replace(&mut self, gone: &[bool], cause: LossCause) {
         let entries = std::mem::take(&mut self.entries);
         self.bytes = 0;
         for (entry, gone) in entries.into_iter().zip(gone) {
             match entry {
-                Entry::Item(item) if *gone => self.add_lost(Lost::of(&item, why)),
+                Entry::Item(item) if *gone => self.add_lost(LostMessages::of(&item, cause)),
                 Entry::Lost(lost) => self.add_lost(lost),
                 entry => self.add(entry),
             }
@@ -431,13 +431,13 @@ impl Queue {
 
     /// What may not be dropped is too much as well: all that waits is lost, and notes of losses that are too
     /// many go into the totals alone. Goes on with the next batch.
-    pub fn overflow(&mut self, tally: &mut Tally, all: &mut Amount) {
+    pub fn overflow(&mut self, losses: &mut LossTotals, all: &mut Amount) {
         let gone = vec![true; self.entries.len()];
-        self.replace(&gone, Why::Slow);
+        self.replace(&gone, LossCause::Backpressure);
         while self.bytes > self.limit / 2
             && let Some(entry) = self.pop()
         {
-            tally.note(&entry, all);
+            losses.note(&entry, all);
         }
         self.runs = Some(HashSet::new());
         self.broken = true;
@@ -465,11 +465,11 @@ impl Queue {
     }
 
     /// What of the entries is lost with the queue.
-    pub fn abandon(&mut self, tally: &mut Tally, all: &mut Amount) {
+    pub fn abandon(&mut self, losses: &mut LossTotals, all: &mut Amount) {
         let gone = vec![true; self.entries.len()];
-        self.replace(&gone, Why::Away);
+        self.replace(&gone, LossCause::Gap);
         while let Some(entry) = self.pop() {
-            tally.note(&entry, all);
+            losses.note(&entry, all);
         }
     }
 }
@@ -588,10 +588,10 @@ mod tests {
         queue.push(&Numbered { item: item('h', 7), before: amount(7, 30), opened });
         queue.push(&Numbered { item: item('h', 8), before: amount(8, 30), opened: None });
         let lost = queue.entries.iter().find_map(|entry| match entry {
-            Entry::Lost(lost) => Some((lost.why, lost.samples)),
+            Entry::Lost(lost) => Some((lost.cause, lost.samples)),
             _ => None,
         });
-        assert_eq!(lost, Some((Why::Away, Some(10))));
+        assert_eq!(lost, Some((LossCause::Gap, Some(10))));
         assert_eq!(told(&mut queue), "missed 4 4 -5..6 7 8");
     }
 
@@ -660,8 +660,8 @@ mod tests {
             queue.push(&at_start(item('l', seq)));
         }
         assert!(!queue.shrink());
-        let (mut tally, mut all) = (Tally::default(), Amount::default());
-        queue.overflow(&mut tally, &mut all);
+        let (mut losses, mut all) = (LossTotals::default(), Amount::default());
+        queue.overflow(&mut losses, &mut all);
         assert!(queue.shrink());
         for (seq, kind) in (20..).zip("drmdr".chars()) {
             queue.push(&at_start(item(kind, seq)));
@@ -673,7 +673,7 @@ mod tests {
             end.run = run.to_string().into();
             queue.push(&at_start(Arc::new(end)));
         }
-        queue.overflow(&mut tally, &mut all);
+        queue.overflow(&mut losses, &mut all);
         assert_eq!((queue.bytes <= 250, all.messages + queue.entries.len() as u64), (true, 21));
     }
 
@@ -705,17 +705,17 @@ mod tests {
             queue.push(&Numbered { item: item_of(run, kind, seq), before, opened: None });
         }
         queue.push(&at_start(item_of("c", 'm', 0)));
-        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        let (mut losses, mut all) = (LossTotals::default(), Amount::default());
         let mut got = Vec::new();
         while let Some(entry) = queue.pop() {
-            tally.note(&entry, &mut all);
+            losses.note(&entry, &mut all);
             if let Entry::Item(item) = &entry {
                 got.push((item.run.to_string(), item.seq));
             }
         }
         let want = [("a", 2), ("a", 3), ("b", 3), ("b", 4), ("c", 0)];
         assert_eq!(got, want.map(|(run, seq)| (run.to_string(), seq)));
-        let away = |run: &str| tally.of(&run.into()).away;
+        let away = |run: &str| losses.of(&run.into()).gap;
         assert_eq!(["a", "b", "c"].map(|run| away(run).messages), [2, 3, 0]);
         assert_eq!(away("b").samples, Some(20));
     }
@@ -743,12 +743,12 @@ mod tests {
         queue.shrink();
         queue.push(&at_start(item('r', 3)));
         queue.resume();
-        let mut tally = Tally::default();
+        let mut losses = LossTotals::default();
         assert_eq!(queue.entries.len(), 2);
-        queue.abandon(&mut tally, &mut Amount::default());
-        let totals = tally.of(&"run".into());
-        assert_eq!(totals.slow, Amount { messages: 3, samples: Some(10) });
-        assert_eq!(totals.away, Amount { messages: 1, samples: Some(10) });
+        queue.abandon(&mut losses, &mut Amount::default());
+        let totals = losses.of(&"run".into());
+        assert_eq!(totals.backpressure, Amount { messages: 3, samples: Some(10) });
+        assert_eq!(totals.gap, Amount { messages: 1, samples: Some(10) });
     }
 
     fn add(queue: &mut Queue, item: Arc<Item>) {
@@ -767,13 +767,16 @@ mod tests {
 
     #[test]
     fn the_totals_of_a_run_end_with_it() {
-        let (mut tally, mut all) = (Tally::default(), Amount::default());
+        let (mut losses, mut all) = (LossTotals::default(), Amount::default());
         for run in ["a", "b"] {
-            tally.note(&Entry::Lost(Lost::of(&item_of(run, 'r', 0), Why::Slow)), &mut all);
+            losses.note(
+                &Entry::Lost(LostMessages::of(&item_of(run, 'r', 0), LossCause::Backpressure)),
+                &mut all,
+            );
         }
         for kind in ['r', 'e'] {
-            tally.note(&Entry::Item(item_of("a", kind, 1)), &mut all);
-            let messages = ["a", "b"].map(|run| tally.of(&run.into()).slow.messages);
+            losses.note(&Entry::Item(item_of("a", kind, 1)), &mut all);
+            let messages = ["a", "b"].map(|run| losses.of(&run.into()).backpressure.messages);
             assert_eq!(messages, if kind == 'r' { [1, 1] } else { [0, 1] });
         }
         assert_eq!(all.messages, 2);
@@ -841,8 +844,8 @@ mod tests {
             for run in ["a", "b"] {
                 add(&mut queue, item_of(run, 'l', 0));
             }
-            let (mut tally, mut all) = (Tally::default(), Amount::default());
-            queue.overflow(&mut tally, &mut all);
+            let (mut losses, mut all) = (LossTotals::default(), Amount::default());
+            queue.overflow(&mut losses, &mut all);
             assert_eq!((all.messages, queue.entries.len() as u64), (noted, 2 - noted));
         }
     }

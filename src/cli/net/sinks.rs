@@ -7,19 +7,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::io::deadline::Limit;
+use crate::cli::io::deadline::Deadline;
 use crate::cli::net::address::SocketAddress;
-use crate::cli::net::listener::{Door, Refusal};
-use crate::cli::net::peer::{Gone, Network, Notice, Peer, Wire};
+use crate::cli::net::listener::{Acceptor, Refusal};
+use crate::cli::net::peer::{Disconnect, Network, Notice, Peer, Wire};
 use crate::cli::net::queue::{Amount, Class, Item, Numbered};
-use crate::cli::net::subscriber::{Ended, HangUp, Reader, Wording};
+use crate::cli::net::subscriber::{Ended, HangUp, LossFormatter, Subscriber};
 use crate::error::{Error, Result};
 
 /// Pauses between two attempts to connect: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// How often it is looked whether somebody takes the first messages.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What happens when a reader's queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,24 +42,24 @@ pub struct SinkOptions {
     /// A reader who takes nothing for so long is cut off.
     pub stall: Duration,
     /// Readers at a time.
-    pub readers: usize,
+    pub subscribers: usize,
     /// Readers that have to be there, and to stay, before anything is theirs; with none, the stream begins at once
     /// and is nobody's in particular.
     pub wait: usize,
     /// Whether messages are bytes, and not lines of text.
     pub is_binary: bool,
     /// Once it is over, no reader is waited for.
-    pub limit: Limit,
+    pub limit: Deadline,
 }
 
 /// Where a live stream goes.
 pub struct Sinks {
     hub: Arc<Hub>,
     /// Readers whom an argument named: what they do not get is missing from what was asked for.
-    named: Vec<Arc<Reader>>,
+    outgoing: Vec<Arc<Subscriber>>,
     /// Whether others may come.
     listens: bool,
-    doors: Vec<Arc<Door>>,
+    acceptors: Vec<Arc<Acceptor>>,
     /// What was sent, as long as those who have it may be nobody who reads: `None` once one has stayed.
     opening: Option<Opening>,
 }
@@ -71,19 +71,19 @@ struct Opening {
     items: Vec<Numbered>,
     bytes: usize,
     /// Who came, and how many of the messages each was given.
-    given: Vec<(Arc<Reader>, usize)>,
+    given: Vec<(Arc<Subscriber>, usize)>,
 }
 
 struct Hub {
     options: SinkOptions,
-    wording: Arc<dyn Wording>,
-    state: Mutex<State>,
+    formatter: Arc<dyn LossFormatter>,
+    state: Mutex<HubState>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    readers: Vec<Arc<Reader>>,
+struct HubState {
+    subscribers: Vec<Arc<Subscriber>>,
     /// The runs that go on.
     runs: HashMap<Arc<str>, Sent>,
     /// Whether one who comes is late.
@@ -113,10 +113,10 @@ pub struct Undelivered {
 
 impl Sinks {
     /// Sinks for nobody yet.
-    pub fn new(options: SinkOptions, wording: Arc<dyn Wording>) -> Self {
+    pub fn new(options: SinkOptions, formatter: Arc<dyn LossFormatter>) -> Self {
         let opening = Some(Opening::default());
-        let hub = Hub { options, wording, state: Mutex::default(), arrived: Condvar::new() };
-        Sinks { hub: Arc::new(hub), named: Vec::new(), listens: false, doors: Vec::new(), opening }
+        let hub = Hub { options, formatter, state: Mutex::default(), arrived: Condvar::new() };
+        Sinks { hub: Arc::new(hub), outgoing: Vec::new(), listens: false, acceptors: Vec::new(), opening }
     }
 
     /// Adds an address: binds it for any number of readers, or begins to connect to it.
@@ -128,15 +128,15 @@ impl Sinks {
         let hub = Arc::clone(&self.hub);
         if address.listens {
             let network = &hub.options.network;
-            let door = Door::new(network.bind(address)?, network.clone());
-            let known = Arc::clone(&door);
-            door.open(move |peer, from| hub.serve(&known, peer, from))?;
+            let acceptor = Acceptor::new(network.bind(address)?, network.clone());
+            let known = Arc::clone(&acceptor);
+            acceptor.open(move |peer, from| hub.serve(&known, peer, from))?;
             self.listens = true;
-            self.doors.push(door);
+            self.acceptors.push(acceptor);
         } else {
-            let reader = self.name(address.to_string());
+            let subscriber = self.name(address.to_string());
             let address = address.clone();
-            thread::Builder::new().spawn(move || hub.keep_connected(&address, &reader))?;
+            thread::Builder::new().spawn(move || hub.keep_connected(&address, &subscriber))?;
         }
         Ok(())
     }
@@ -147,22 +147,22 @@ impl Sinks {
     ///
     /// No thread to serve it on.
     pub fn pipe(&mut self, name: &str, pipe: Box<dyn Write + Send>) -> Result<()> {
-        let reader = self.name(name.to_string());
+        let subscriber = self.name(name.to_string());
         let hub = Arc::clone(&self.hub);
-        reader.connected();
+        subscriber.connected();
         thread::Builder::new().spawn(move || {
             // What is wrong with it, the one who writes is told.
-            reader.serve(&mut Wire::of_pipe(pipe), &*hub.wording);
-            reader.give_up();
+            subscriber.serve(&mut Wire::of_pipe(pipe), &*hub.formatter);
+            subscriber.give_up();
         })?;
         Ok(())
     }
 
-    fn name(&mut self, name: String) -> Arc<Reader> {
-        let reader = Arc::new(Reader::named(name, self.hub.options.buffer));
-        self.hub.lock().readers.push(Arc::clone(&reader));
-        self.named.push(Arc::clone(&reader));
-        reader
+    fn name(&mut self, name: String) -> Arc<Subscriber> {
+        let subscriber = Arc::new(Subscriber::outgoing(name, self.hub.options.buffer));
+        self.hub.lock().subscribers.push(Arc::clone(&subscriber));
+        self.outgoing.push(Arc::clone(&subscriber));
+        subscriber
     }
 
     /// Waits for as many readers as there have to be, and for those who have an address up to the time of a stall.
@@ -170,7 +170,7 @@ impl Sinks {
     /// # Errors
     ///
     /// An address that nobody answers at, and a time limit that is over.
-    pub fn wait_for_readers(&self) -> Result<()> {
+    pub fn wait_for_subscribers(&self) -> Result<()> {
         let Hub { options, .. } = &*self.hub;
         if options.wait == 0 || self.opening.is_none() {
             return Ok(());
@@ -178,8 +178,8 @@ impl Sinks {
         let begun = Instant::now();
         let mut state = self.hub.lock();
         loop {
-            let absent = self.named.iter().find(|reader| !reader.is_connected());
-            let connected = state.readers.iter().filter(|reader| reader.is_connected()).count();
+            let absent = self.outgoing.iter().find(|subscriber| !subscriber.is_connected());
+            let connected = state.subscribers.iter().filter(|subscriber| subscriber.is_connected()).count();
             if absent.is_none() && (connected >= options.wait || !self.listens) {
                 return Ok(());
             }
@@ -189,7 +189,7 @@ impl Sinks {
                 let fault = format!("nobody answers at {}", absent.name);
                 return Err(Error::from(io::Error::new(io::ErrorKind::TimedOut, fault)));
             }
-            if options.limit.is_over() {
+            if options.limit.has_passed() {
                 let fault = "asked to end before there was a reader";
                 return Err(Error::from(io::Error::new(io::ErrorKind::TimedOut, fault)));
             }
@@ -203,30 +203,30 @@ impl Sinks {
     ///
     /// # Errors
     ///
-    /// As for [`Sinks::wait_for_readers`].
+    /// As for [`Sinks::wait_for_subscribers`].
     pub fn send(&mut self, items: Vec<Item>) -> Result<()> {
         let mut state = self.hub.lock();
         let items: Vec<Numbered> = items.into_iter().map(|item| state.numbered(item)).collect();
         let Some(opening) = &mut self.opening else {
-            state.readers.retain(|reader| !reader.is_done());
-            let readers = state.readers.clone();
+            state.subscribers.retain(|subscriber| !subscriber.is_done());
+            let subscribers = state.subscribers.clone();
             // One who comes from here on comes behind these messages, and nobody waits for it.
             drop(state);
-            readers.iter().for_each(|reader| self.hub.push(reader, &items));
+            subscribers.iter().for_each(|subscriber| self.hub.push(subscriber, &items));
             return Ok(());
         };
         drop(state);
         opening.bytes += items.iter().map(|numbered| numbered.item.text.len()).sum::<usize>();
         opening.items.extend(items);
         loop {
-            self.wait_for_readers()?;
+            self.wait_for_subscribers()?;
             // No more is kept than may wait for a reader.
             let is_full = |opening: &Opening| opening.bytes >= self.hub.options.buffer;
             let is_full = self.opening.as_ref().is_some_and(is_full);
             if !self.is_kept() || !is_full {
                 return Ok(());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -235,12 +235,12 @@ impl Sinks {
         let Some(opening) = &mut self.opening else { return false };
         loop {
             let mut state = self.hub.lock();
-            state.readers.retain(|reader| !reader.is_done());
+            state.subscribers.retain(|subscriber| !subscriber.is_done());
             let lacking: Vec<_> =
-                state.readers.iter().filter(|reader| opening.lacks(reader)).cloned().collect();
+                state.subscribers.iter().filter(|subscriber| opening.lacks(subscriber)).cloned().collect();
             if lacking.is_empty() {
-                let stay = |reader: &&Arc<Reader>| reader.is_named() || reader.stays();
-                let is_enough = state.readers.iter().filter(stay).count() >= self.hub.options.wait;
+                let stay = |subscriber: &&Arc<Subscriber>| subscriber.is_outgoing() || subscriber.stays();
+                let is_enough = state.subscribers.iter().filter(stay).count() >= self.hub.options.wait;
                 if !self.listens || is_enough {
                     state.has_begun = true;
                     self.opening = None;
@@ -249,7 +249,7 @@ impl Sinks {
                 return true;
             }
             drop(state);
-            lacking.iter().for_each(|reader| opening.give(reader, &self.hub));
+            lacking.iter().for_each(|subscriber| opening.give(subscriber, &self.hub));
         }
     }
 
@@ -258,21 +258,21 @@ impl Sinks {
         while self.is_kept()
             && let Some(opening) = &self.opening
         {
-            opening.given.iter().for_each(|(reader, _)| reader.end());
-            if opening.given.iter().any(|(reader, _)| reader.has_all()) {
+            opening.given.iter().for_each(|(subscriber, _)| subscriber.end());
+            if opening.given.iter().any(|(subscriber, _)| subscriber.has_all()) {
                 return;
             }
-            let is_anybody_there = opening.given.iter().any(|(reader, _)| !reader.is_done());
-            if !is_anybody_there && self.wait_for_readers().is_err() {
+            let is_anybody_there = opening.given.iter().any(|(subscriber, _)| !subscriber.is_done());
+            if !is_anybody_there && self.wait_for_subscribers().is_err() {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Whether nobody is left, and nobody can come.
     pub fn is_deserted(&self) -> bool {
-        !self.listens && self.named.iter().all(|reader| reader.is_done())
+        !self.listens && self.outgoing.iter().all(|subscriber| subscriber.is_done())
     }
 
     /// Ends the stream: hands over what waits, to each reader as long as it takes something now and then.
@@ -283,27 +283,31 @@ impl Sinks {
             self.end_opening();
         }
         let Hub { options, .. } = &*self.hub;
-        let mut readers = {
+        let mut subscribers = {
             let mut state = self.hub.lock();
             state.is_over = true;
-            state.readers.clone()
+            state.subscribers.clone()
         };
-        readers.extend(
-            self.opening.iter().flat_map(|opening| &opening.given).map(|(reader, _)| Arc::clone(reader)),
+        subscribers.extend(
+            self.opening
+                .iter()
+                .flat_map(|opening| &opening.given)
+                .map(|(subscriber, _)| Arc::clone(subscriber)),
         );
-        self.doors.iter().for_each(|door| door.close());
-        readers.iter().for_each(|reader| reader.end());
-        for reader in &readers {
-            if !reader.drained(options.stall, &options.limit) {
-                let waiting = reader.waiting();
-                reader.give_up();
-                self.hub.lock().cut_off += u64::from(!reader.is_named() && reader.cut_off());
+        self.acceptors.iter().for_each(|acceptor| acceptor.close());
+        subscribers.iter().for_each(|subscriber| subscriber.end());
+        for subscriber in &subscribers {
+            if !subscriber.drained(options.stall, &options.limit) {
+                let waiting = subscriber.waiting();
+                subscriber.give_up();
+                self.hub.lock().cut_off += u64::from(!subscriber.is_outgoing() && subscriber.cut_off());
                 if waiting > 0 {
-                    self.hub.trouble(&reader.name, &format!("{waiting} messages could not be delivered"));
+                    self.hub.trouble(&subscriber.name, &format!("{waiting} messages could not be delivered"));
                 }
             }
         }
-        let mut lacking: Vec<Undelivered> = self.named.iter().filter_map(|reader| reader.lacks()).collect();
+        let mut lacking: Vec<Undelivered> =
+            self.outgoing.iter().filter_map(|subscriber| subscriber.lacks()).collect();
         let (cut_off, served) = {
             let state = self.hub.lock();
             (state.cut_off, state.served)
@@ -318,7 +322,7 @@ impl Sinks {
         if self.listens
             && options.wait > 0
             && lacking.is_empty()
-            && !readers.iter().any(|reader| reader.has_all())
+            && !subscribers.iter().any(|subscriber| subscriber.has_all())
         {
             let what = format!("none of {served} that came has got all");
             lacking.push(Undelivered { name: "readers".to_string(), what });
@@ -328,25 +332,25 @@ impl Sinks {
 }
 
 impl Opening {
-    fn lacks(&self, reader: &Arc<Reader>) -> bool {
-        let given = self.given.iter().find(|(other, _)| Arc::ptr_eq(other, reader));
+    fn lacks(&self, subscriber: &Arc<Subscriber>) -> bool {
+        let given = self.given.iter().find(|(other, _)| Arc::ptr_eq(other, subscriber));
         given.is_none_or(|(_, given)| *given < self.items.len())
     }
 
-    fn give(&mut self, reader: &Arc<Reader>, hub: &Hub) {
-        let at = self.given.iter().position(|(other, _)| Arc::ptr_eq(other, reader));
+    fn give(&mut self, subscriber: &Arc<Subscriber>, hub: &Hub) {
+        let at = self.given.iter().position(|(other, _)| Arc::ptr_eq(other, subscriber));
         let at = at.unwrap_or_else(|| {
             // Who has gone without all of it does not come again.
             self.given.retain(|(other, _)| !other.is_done() || other.has_all());
-            self.given.push((Arc::clone(reader), 0));
+            self.given.push((Arc::clone(subscriber), 0));
             self.given.len() - 1
         });
         let given = std::mem::replace(&mut self.given[at].1, self.items.len());
-        hub.push(reader, &self.items[given..]);
+        hub.push(subscriber, &self.items[given..]);
     }
 }
 
-impl State {
+impl HubState {
     /// Notes a message as sent, and tells what of its run came before it.
     fn numbered(&mut self, item: Item) -> Numbered {
         let item = Arc::new(item);
@@ -367,18 +371,19 @@ impl State {
 
     /// Makes room for one more, if there is: those that say nothing more may have gone, and hold no place of
     /// another.
-    fn has_room(&mut self, readers: usize) -> bool {
-        self.readers.retain(|reader| !reader.is_done());
-        let (quiet, others): (Vec<_>, Vec<_>) = self.readers.iter().partition(|reader| reader.is_quiet());
-        if quiet.len() >= readers {
-            quiet[0].hang_up(HangUp::Gone(Gone::Left));
+    fn has_room(&mut self, subscribers: usize) -> bool {
+        self.subscribers.retain(|subscriber| !subscriber.is_done());
+        let (quiet, others): (Vec<_>, Vec<_>) =
+            self.subscribers.iter().partition(|subscriber| subscriber.is_quiet());
+        if quiet.len() >= subscribers {
+            quiet[0].hang_up(HangUp::Disconnected(Disconnect::Closed));
         }
-        others.len() < readers
+        others.len() < subscribers
     }
 }
 
 impl Hub {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -386,52 +391,53 @@ impl Hub {
         (self.options.network.notice)(Notice::Trouble(name, what));
     }
 
-    fn push(&self, reader: &Reader, items: &[Numbered]) {
+    fn push(&self, subscriber: &Subscriber, items: &[Numbered]) {
         match self.options.policy {
-            DropPolicy::Oldest => reader.push(items),
-            DropPolicy::Block => reader.push_waiting(items, self.options.stall, &self.options.limit),
+            DropPolicy::Oldest => subscriber.push(items),
+            DropPolicy::Block => subscriber.push_waiting(items, self.options.stall, &self.options.limit),
         }
     }
 
-    fn wait_for_more<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_for_more<'a>(&self, state: MutexGuard<'a, HubState>) -> MutexGuard<'a, HubState> {
         let wait = Duration::from_millis(50);
         self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Serves a reader who came by itself, if there is room.
-    fn serve(&self, door: &Door, peer: Peer, from: &str) {
-        let name = door.name();
+    fn serve(&self, acceptor: &Acceptor, peer: Peer, from: &str) {
+        let name = acceptor.name();
         let mut state = self.lock();
         if state.is_over {
             return;
         }
-        if !state.has_room(self.options.readers) {
+        if !state.has_room(self.options.subscribers) {
             drop(state);
-            door.refused(Refusal::Full, &format!("{from} is not let in: enough readers are there"));
+            acceptor.refused(Refusal::Full, &format!("{from} is not let in: enough readers are there"));
             return peer.turn_away();
         }
-        let reader = Arc::new(Reader::guest(name.to_string(), self.options.buffer, state.has_begun));
-        reader.connected();
-        state.readers.push(Arc::clone(&reader));
+        let subscriber =
+            Arc::new(Subscriber::accepted(name.to_string(), self.options.buffer, state.has_begun));
+        subscriber.connected();
+        state.subscribers.push(Arc::clone(&subscriber));
         state.served += 1;
         drop(state);
         self.arrived.notify_all();
-        let ended = self.attend(&reader, peer);
-        let (waiting, stall) = (reader.waiting(), self.options.stall);
+        let ended = self.serve_connection(&subscriber, peer);
+        let (waiting, stall) = (subscriber.waiting(), self.options.stall);
         let (why, is_cut_off) = match ended {
             Ended::Broken(error) if is_stall(&error) => (format!("took nothing for {stall:?}"), true),
             Ended::HungUp(HangUp::Full) => ("lets too much wait that cannot be dropped".to_string(), true),
-            Ended::HungUp(HangUp::Gone(Gone::Talks)) => ("says too much".to_string(), false),
+            Ended::HungUp(HangUp::Disconnected(Disconnect::Flooding)) => ("says too much".to_string(), false),
             ended => {
-                reader.give_up();
+                subscriber.give_up();
                 return match ended {
                     Ended::NoThread(error) => {
-                        door.refused(Refusal::System, &format!("{from} is not let in: {error}"));
+                        acceptor.refused(Refusal::System, &format!("{from} is not let in: {error}"));
                     }
-                    Ended::Whole if reader.lost().messages > 0 => {
+                    Ended::Whole if subscriber.lost().messages > 0 => {
                         self.trouble(
                             name,
-                            &format!("{from} did not get {} messages", reader.lost().messages),
+                            &format!("{from} did not get {} messages", subscriber.lost().messages),
                         );
                     }
                     // It went.
@@ -440,56 +446,58 @@ impl Hub {
             }
         };
         // Counted before it is done with.
-        self.lock().cut_off += u64::from(is_cut_off && reader.cut_off());
-        reader.give_up();
+        self.lock().cut_off += u64::from(is_cut_off && subscriber.cut_off());
+        subscriber.give_up();
         self.trouble(name, &format!("{from} {why} and was cut off, with {waiting} messages to go"));
     }
 
-    fn attend(&self, reader: &Arc<Reader>, peer: Peer) -> Ended {
-        let (to_reply, to_hear) = (Arc::clone(reader), Arc::clone(reader));
+    fn serve_connection(&self, subscriber: &Arc<Subscriber>, peer: Peer) -> Ended {
+        let (to_reply, to_hear) = (Arc::clone(subscriber), Arc::clone(subscriber));
         let heard = move |heard| to_hear.heard(heard);
         let SinkOptions { stall, is_binary, .. } = self.options;
         match peer.wire(stall, is_binary, move |bytes| to_reply.reply(bytes), heard) {
-            Ok(mut wire) => reader.serve(&mut wire, &*self.wording),
+            Ok(mut wire) => subscriber.serve(&mut wire, &*self.formatter),
             Err(error) => Ended::NoThread(error),
         }
     }
 
     /// Connects to an address, and again whenever the connection breaks.
-    fn keep_connected(&self, address: &SocketAddress, reader: &Arc<Reader>) {
+    fn keep_connected(&self, address: &SocketAddress, subscriber: &Arc<Subscriber>) {
         let mut pause = PAUSES.0;
         let mut was_connected = false;
-        let mut is_told = false;
-        while !reader.is_done() {
+        let mut is_reported = false;
+        while !subscriber.is_done() {
             let begun = Instant::now();
             match self.options.network.connect(address) {
                 Ok(peer) => {
                     if was_connected {
-                        reader.resume();
+                        subscriber.resume();
                     }
                     was_connected = true;
-                    reader.connected();
+                    subscriber.connected();
                     self.arrived.notify_all();
-                    let what = match self.attend(reader, peer) {
+                    let what = match self.serve_connection(subscriber, peer) {
                         Ended::Whole => return,
                         Ended::Broken(error) if is_stall(&error) => {
                             "it took nothing for too long".to_string()
                         }
                         Ended::Broken(error) | Ended::NoThread(error) => error.to_string(),
-                        Ended::HungUp(HangUp::Gone(Gone::Talks)) => "it says too much".to_string(),
+                        Ended::HungUp(HangUp::Disconnected(Disconnect::Flooding)) => {
+                            "it says too much".to_string()
+                        }
                         Ended::HungUp(_) => "it hung up".to_string(),
                     };
-                    if !reader.is_done() {
+                    if !subscriber.is_done() {
                         self.trouble(
-                            &reader.name,
+                            &subscriber.name,
                             &format!("the connection broke ({what}); connecting again"),
                         );
                     }
-                    is_told = false;
+                    is_reported = false;
                 }
-                Err(error) if !is_told => {
-                    is_told = true;
-                    self.trouble(&reader.name, &format!("no connection yet ({error}); trying again"));
+                Err(error) if !is_reported => {
+                    is_reported = true;
+                    self.trouble(&subscriber.name, &format!("no connection yet ({error}); trying again"));
                 }
                 Err(_) => {}
             }
@@ -497,7 +505,7 @@ impl Hub {
             if begun.elapsed() > PAUSES.1 {
                 pause = PAUSES.0;
             }
-            reader.pause(pause);
+            subscriber.pause(pause);
             pause = (pause * 2).min(PAUSES.1);
         }
     }

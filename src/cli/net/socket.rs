@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::io::cleanup::{begin_unfinished, end_unfinished, prepare_unfinished};
+use crate::cli::io::cleanup::{prepare, register, unregister};
 use crate::cli::io::names::folder_of;
 use crate::cli::net::address::{Host, SocketAddress, Transport};
 use crate::error::{Error, Result};
@@ -300,10 +300,10 @@ impl PrivateListener {
         let made = aside.path().join("s");
         let listener = UnixListener::bind(&made)?;
         fs::set_permissions(&made, fs::Permissions::from_mode(0o600))?;
-        prepare_unfinished()?;
-        begin_unfinished(path.to_path_buf());
+        prepare()?;
+        register(path.to_path_buf());
         if let Err(error) = fs::rename(&made, path) {
-            end_unfinished(path);
+            unregister(path);
             return Err(error.into());
         }
         Ok(PrivateListener { listener, path: path.to_path_buf() })
@@ -314,7 +314,7 @@ impl PrivateListener {
 impl Drop for PrivateListener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        end_unfinished(&self.path);
+        unregister(&self.path);
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cli::io::deadline::Limit;
-use crate::cli::net::peer::{Gone, Heard, Wire};
-use crate::cli::net::queue::{Amount, Entry, Item, Lost, Numbered, Queue, Tally, Totals};
+use crate::cli::io::deadline::Deadline;
+use crate::cli::net::peer::{Disconnect, Heard, Wire};
+use crate::cli::net::queue::{Amount, Entry, Item, LossTotals, LostMessages, Numbered, Queue, RunLosses};
 use crate::cli::net::sinks::Undelivered;
 
 /// Answers to a reader that may wait: more are asked for than taken.
@@ -18,30 +18,30 @@ const REPLIES: usize = 64;
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// What is said to a reader that the maker of the messages has to word.
-pub trait Wording: Send + Sync {
+pub trait LossFormatter: Send + Sync {
     /// The message that tells of a loss; its number is that of the last message that is lost. Empty where the
     /// reader finds out by itself.
-    fn loss(&self, lost: &Lost) -> Vec<u8>;
+    fn loss(&self, lost: &LostMessages) -> Vec<u8>;
 
     /// A message as this reader has to see it, who did not get all; `None` where it stays as it is.
-    fn amended(&self, item: &Item, totals: &Totals) -> Option<Vec<u8>>;
+    fn amended(&self, item: &Item, totals: &RunLosses) -> Option<Vec<u8>>;
 }
 
-pub(crate) struct Reader {
+pub(crate) struct Subscriber {
     pub name: String,
     /// Whether it is there to stay, whatever becomes of a connection.
-    is_named: bool,
-    state: Mutex<State>,
+    is_outgoing: bool,
+    state: Mutex<SubscriberState>,
     changed: Condvar,
     /// Bytes that it took.
     moved: AtomicU64,
 }
 
-struct State {
+struct SubscriberState {
     queue: Queue,
     replies: VecDeque<Vec<u8>>,
     /// What it did not get, of the run that it is in and of all of them.
-    tally: Tally,
+    losses: LossTotals,
     lost: Amount,
     phase: Phase,
     /// Since when something waits of which nothing was taken.
@@ -82,27 +82,27 @@ pub(crate) enum Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HangUp {
     /// The other end is the reason.
-    Gone(Gone),
+    Disconnected(Disconnect),
     /// What may not be dropped is too much for its queue.
     Full,
 }
 
-impl Reader {
+impl Subscriber {
     /// A reader whom an argument names.
-    pub fn named(name: String, limit: usize) -> Self {
-        Reader::new(name, true, limit, false)
+    pub fn outgoing(name: String, limit: usize) -> Self {
+        Subscriber::new(name, true, limit, false)
     }
 
     /// A reader who came by itself, perhaps when the stream had begun.
-    pub fn guest(name: String, limit: usize, is_late: bool) -> Self {
-        Reader::new(name, false, limit, is_late)
+    pub fn accepted(name: String, limit: usize, is_late: bool) -> Self {
+        Subscriber::new(name, false, limit, is_late)
     }
 
-    fn new(name: String, is_named: bool, limit: usize, late: bool) -> Self {
-        let state = State {
+    fn new(name: String, is_outgoing: bool, limit: usize, late: bool) -> Self {
+        let state = SubscriberState {
             queue: Queue::new(limit, late),
             replies: VecDeque::new(),
-            tally: Tally::default(),
+            losses: LossTotals::default(),
             lost: Amount::default(),
             phase: Phase::Open,
             waits_since: Instant::now(),
@@ -114,20 +114,30 @@ impl Reader {
             is_cut_off: false,
             took: None,
         };
-        Reader { name, is_named, state: Mutex::new(state), changed: Condvar::new(), moved: AtomicU64::new(0) }
+        Subscriber {
+            name,
+            is_outgoing,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            moved: AtomicU64::new(0),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SubscriberState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, SubscriberState>,
+        time: Duration,
+    ) -> MutexGuard<'a, SubscriberState> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Whether an argument named it.
-    pub fn is_named(&self) -> bool {
-        self.is_named
+    pub fn is_outgoing(&self) -> bool {
+        self.is_outgoing
     }
 
     pub fn is_done(&self) -> bool {
@@ -204,7 +214,7 @@ impl Reader {
 
     /// The same, once there is room: a batch that is larger than the queue comes into an empty one. If
     /// nothing goes for `stall`, or the limit is over, they are dropped all the same.
-    pub fn push_waiting(&self, items: &[Numbered], stall: Duration, limit: &Limit) {
+    pub fn push_waiting(&self, items: &[Numbered], stall: Duration, limit: &Deadline) {
         let bytes = items.iter().map(|numbered| numbered.item.text.len()).sum();
         let mut state = self.lock();
         let mut moved = (self.moved(), Instant::now());
@@ -214,12 +224,12 @@ impl Reader {
             if self.moved() != moved.0 {
                 moved = (self.moved(), Instant::now());
             }
-            is_stalled = moved.1.elapsed() >= stall || limit.is_over();
+            is_stalled = moved.1.elapsed() >= stall || limit.has_passed();
         }
         self.add(state, items, is_stalled);
     }
 
-    fn add(&self, mut state: MutexGuard<'_, State>, items: &[Numbered], may_drop: bool) {
+    fn add(&self, mut state: MutexGuard<'_, SubscriberState>, items: &[Numbered], may_drop: bool) {
         if state.phase != Phase::Open {
             return;
         }
@@ -228,9 +238,9 @@ impl Reader {
         }
         state.queue.extend(items);
         if may_drop && !state.queue.shrink() {
-            if self.is_named {
-                let State { queue, tally, lost, .. } = &mut *state;
-                queue.overflow(tally, lost);
+            if self.is_outgoing {
+                let SubscriberState { queue, losses, lost, .. } = &mut *state;
+                queue.overflow(losses, lost);
             } else {
                 state.hung_up.get_or_insert(HangUp::Full);
             }
@@ -251,7 +261,7 @@ impl Reader {
     pub fn heard(&self, heard: Heard) {
         match heard {
             Heard::NothingMore => self.lock().is_quiet = true,
-            Heard::Gone(gone) => self.hang_up(HangUp::Gone(gone)),
+            Heard::Disconnected(gone) => self.hang_up(HangUp::Disconnected(gone)),
         }
         self.changed.notify_all();
     }
@@ -277,10 +287,10 @@ impl Reader {
     /// It gets nothing more; what waits for it is lost.
     pub fn give_up(&self) {
         let mut state = self.lock();
-        let State { queue, tally, lost, .. } = &mut *state;
-        queue.abandon(tally, lost);
+        let SubscriberState { queue, losses, lost, .. } = &mut *state;
+        queue.abandon(losses, lost);
         state.phase = Phase::Done;
-        state.hung_up.get_or_insert(HangUp::Gone(Gone::Left));
+        state.hung_up.get_or_insert(HangUp::Disconnected(Disconnect::Closed));
         self.changed.notify_all();
     }
 
@@ -295,14 +305,14 @@ impl Reader {
 
     /// Waits until it has all, and nothing goes for `stall` at the longest, or the limit is over; whether it has.
     /// The time counts in which nothing went before.
-    pub fn drained(&self, stall: Duration, limit: &Limit) -> bool {
+    pub fn drained(&self, stall: Duration, limit: &Deadline) -> bool {
         let mut state = self.lock();
         let mut moved = (self.moved(), state.waits_since);
         while state.phase != Phase::Done {
             if self.moved() != moved.0 {
                 moved = (self.moved(), Instant::now());
             }
-            if limit.is_over() {
+            if limit.has_passed() {
                 return false;
             }
             let Some(left) = stall.checked_sub(moved.1.elapsed()).filter(|left| !left.is_zero()) else {
@@ -327,8 +337,8 @@ impl Reader {
     }
 
     /// Hands over what waits and what comes, until the end or until the connection breaks.
-    pub fn serve(&self, wire: &mut Wire, wording: &dyn Wording) -> Ended {
-        let ended = self.deliver(wire, wording);
+    pub fn serve(&self, wire: &mut Wire, formatter: &dyn LossFormatter) -> Ended {
+        let ended = self.deliver(wire, formatter);
         let mut state = self.lock();
         state.is_connected = false;
         if matches!(ended, Ended::Whole) {
@@ -347,19 +357,19 @@ impl Reader {
         state.hung_up = None;
     }
 
-    fn deliver(&self, wire: &mut Wire, wording: &dyn Wording) -> Ended {
+    fn deliver(&self, wire: &mut Wire, formatter: &dyn LossFormatter) -> Ended {
         let moved = |bytes: usize| {
             self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
         };
         loop {
-            let Some((entry, text)) = self.next(wording) else {
+            let Some((entry, text)) = self.next(formatter) else {
                 let (hung_up, has_all, is_quiet) = {
                     let state = self.lock();
                     let has_all = state.phase == Phase::Ending && !state.queue.has_messages();
                     (state.hung_up, has_all, state.is_quiet)
                 };
                 if let Some(why) = hung_up.filter(|why| !has_all || *why == HangUp::Full) {
-                    if why == HangUp::Gone(Gone::Talks) {
+                    if why == HangUp::Disconnected(Disconnect::Flooding) {
                         wire.cut_off("this is a stream to be read");
                     }
                     return Ended::HungUp(why);
@@ -369,7 +379,7 @@ impl Reader {
                 // Who has read all closes the connection, and who leaves before breaks it.
                 state.is_doubtful |= match state.hung_up {
                     None => ended.is_err(),
-                    Some(HangUp::Gone(Gone::Left)) => false,
+                    Some(HangUp::Disconnected(Disconnect::Closed)) => false,
                     Some(_) => true,
                 };
                 return Ended::Whole;
@@ -386,8 +396,8 @@ impl Reader {
             match (written, entry) {
                 (Ok(()), None) => {}
                 (Ok(()), Some(entry)) => {
-                    let State { tally, lost, .. } = &mut *state;
-                    tally.note(&entry, lost);
+                    let SubscriberState { losses, lost, .. } = &mut *state;
+                    losses.note(&entry, lost);
                     state.waits_since = Instant::now();
                     state.took.get_or_insert_with(Instant::now);
                     self.changed.notify_all();
@@ -403,7 +413,7 @@ impl Reader {
     }
 
     /// Waits for what is next, and words it. `None` when nothing more comes.
-    fn next(&self, wording: &dyn Wording) -> Option<(Option<Entry>, Vec<u8>)> {
+    fn next(&self, formatter: &dyn LossFormatter) -> Option<(Option<Entry>, Vec<u8>)> {
         let mut state = self.lock();
         loop {
             if state.hung_up.is_some() {
@@ -415,11 +425,11 @@ impl Reader {
             if let Some(entry) = state.queue.pop() {
                 let text = match &entry {
                     Entry::Item(item) => {
-                        let totals = state.tally.of(&item.run);
+                        let totals = state.losses.of(&item.run);
                         drop(state);
-                        wording.amended(item, &totals).unwrap_or_default()
+                        formatter.amended(item, &totals).unwrap_or_default()
                     }
-                    Entry::Lost(lost) => wording.loss(lost),
+                    Entry::Lost(lost) => formatter.loss(lost),
                     Entry::Missed { .. } => Vec::new(),
                 };
                 return Some((Some(entry), text));
@@ -444,12 +454,12 @@ mod tests {
 
     struct Silent;
 
-    impl Wording for Silent {
-        fn loss(&self, _: &Lost) -> Vec<u8> {
+    impl LossFormatter for Silent {
+        fn loss(&self, _: &LostMessages) -> Vec<u8> {
             b"loss".to_vec()
         }
 
-        fn amended(&self, _: &Item, _: &Totals) -> Option<Vec<u8>> {
+        fn amended(&self, _: &Item, _: &RunLosses) -> Option<Vec<u8>> {
             None
         }
     }
@@ -484,15 +494,15 @@ mod tests {
         numbers.map(numbered).collect()
     }
 
-    fn reader(limit: usize) -> Arc<Reader> {
-        Arc::new(Reader::named("reader".to_string(), limit))
+    fn subscriber(limit: usize) -> Arc<Subscriber> {
+        Arc::new(Subscriber::outgoing("reader".to_string(), limit))
     }
 
     /// Serves the reader on a thread of its own.
-    fn serve(reader: &Arc<Reader>, wire: Slow) -> std::thread::JoinHandle<Ended> {
-        reader.connected();
-        let reader = Arc::clone(reader);
-        std::thread::spawn(move || reader.serve(&mut Wire::of_pipe(Box::new(wire)), &Silent))
+    fn serve(subscriber: &Arc<Subscriber>, wire: Slow) -> std::thread::JoinHandle<Ended> {
+        subscriber.connected();
+        let subscriber = Arc::clone(subscriber);
+        std::thread::spawn(move || subscriber.serve(&mut Wire::of_pipe(Box::new(wire)), &Silent))
     }
 
     fn taking<T>(what: impl FnOnce() -> T) -> (T, Duration) {
@@ -502,99 +512,99 @@ mod tests {
 
     #[test]
     fn who_takes_something_now_and_then_is_waited_for_to_the_end() {
-        let reader = reader(1 << 20);
-        reader.push(&messages(0..8));
-        let served = serve(&reader, Slow(Some(STALL / 3)));
-        reader.end();
-        let (has_all, time) = taking(|| reader.drained(STALL, &Limit::default()));
+        let subscriber = subscriber(1 << 20);
+        subscriber.push(&messages(0..8));
+        let served = serve(&subscriber, Slow(Some(STALL / 3)));
+        subscriber.end();
+        let (has_all, time) = taking(|| subscriber.drained(STALL, &Deadline::default()));
         assert!(has_all && time > STALL, "{time:?}");
         assert!(matches!(served.join().expect("no panic"), Ended::Whole));
-        assert_eq!((reader.waiting(), reader.moved(), reader.lost().messages), (0, 8_000, 0));
-        assert!(reader.is_done());
+        assert_eq!((subscriber.waiting(), subscriber.moved(), subscriber.lost().messages), (0, 8_000, 0));
+        assert!(subscriber.is_done());
     }
 
     #[test]
     fn who_takes_nothing_is_waited_for_as_long_as_a_stall_from_when_something_waits() {
         for count in [0, 3] {
-            let reader = reader(1 << 20);
+            let subscriber = subscriber(1 << 20);
             // Nothing waited so far.
             std::thread::sleep(STALL * 2);
-            reader.push(&messages(0..count));
-            reader.end();
-            let (has_all, time) = taking(|| reader.drained(STALL, &Limit::default()));
+            subscriber.push(&messages(0..count));
+            subscriber.end();
+            let (has_all, time) = taking(|| subscriber.drained(STALL, &Deadline::default()));
             assert!(!has_all && time > STALL * 2 / 3 && time < STALL * 20, "{time:?}");
-            assert_eq!(reader.waiting(), count);
-            reader.give_up();
-            assert_eq!((reader.waiting(), reader.lost().messages), (0, count));
+            assert_eq!(subscriber.waiting(), count);
+            subscriber.give_up();
+            assert_eq!((subscriber.waiting(), subscriber.lost().messages), (0, count));
         }
-        let reader = reader(1 << 20);
-        let limit = Limit::default();
+        let subscriber = subscriber(1 << 20);
+        let limit = Deadline::default();
         limit.set(Instant::now());
-        assert!(!reader.drained(Duration::from_secs(3600), &limit));
+        assert!(!subscriber.drained(Duration::from_secs(3600), &limit));
     }
 
     #[test]
     fn for_a_slow_reader_there_is_room_before_more_is_added() {
-        let reader = reader(5_000);
-        let served = serve(&reader, Slow(Some(STALL / 6)));
+        let subscriber = subscriber(5_000);
+        let served = serve(&subscriber, Slow(Some(STALL / 6)));
         for batch in 0..6 {
-            reader.push_waiting(&messages(batch * 2..batch * 2 + 2), STALL, &Limit::default());
-            assert!(reader.waiting() <= 4, "{} wait", reader.waiting());
+            subscriber.push_waiting(&messages(batch * 2..batch * 2 + 2), STALL, &Deadline::default());
+            assert!(subscriber.waiting() <= 4, "{} wait", subscriber.waiting());
         }
-        reader.end();
-        assert!(reader.drained(STALL * 10, &Limit::default()));
+        subscriber.end();
+        assert!(subscriber.drained(STALL * 10, &Deadline::default()));
         served.join().expect("no panic");
-        assert_eq!((reader.moved(), reader.lost().messages), (12_000, 0));
+        assert_eq!((subscriber.moved(), subscriber.lost().messages), (12_000, 0));
     }
 
     #[test]
     fn for_a_reader_that_takes_nothing_the_oldest_go_after_a_stall_or_at_the_limit() {
-        let over = Limit::default();
+        let over = Deadline::default();
         over.set(Instant::now());
-        for (stall, limit) in [(STALL, Limit::default()), (Duration::from_secs(3600), over)] {
-            let reader = reader(5_000);
-            reader.push_waiting(&messages(0..4), stall, &limit);
-            let ((), time) = taking(|| reader.push_waiting(&messages(4..8), stall, &limit));
-            assert!(time >= stall.min(STALL) / 2 || limit.is_over(), "{time:?}");
-            assert!(reader.waiting() < 6);
-            let waiting = reader.waiting();
-            reader.give_up();
-            assert_eq!((waiting < 6, reader.lost().messages), (true, 8));
+        for (stall, limit) in [(STALL, Deadline::default()), (Duration::from_secs(3600), over)] {
+            let subscriber = subscriber(5_000);
+            subscriber.push_waiting(&messages(0..4), stall, &limit);
+            let ((), time) = taking(|| subscriber.push_waiting(&messages(4..8), stall, &limit));
+            assert!(time >= stall.min(STALL) / 2 || limit.has_passed(), "{time:?}");
+            assert!(subscriber.waiting() < 6);
+            let waiting = subscriber.waiting();
+            subscriber.give_up();
+            assert_eq!((waiting < 6, subscriber.lost().messages), (true, 8));
         }
     }
 
     #[test]
     fn what_could_not_be_written_waits_for_the_next_connection() {
-        let reader = reader(1 << 20);
-        reader.push(&messages(0..3));
-        assert!(matches!(serve(&reader, Slow(None)).join().expect("no panic"), Ended::Broken(_)));
-        assert_eq!((reader.waiting(), reader.is_connected()), (3, false));
+        let subscriber = subscriber(1 << 20);
+        subscriber.push(&messages(0..3));
+        assert!(matches!(serve(&subscriber, Slow(None)).join().expect("no panic"), Ended::Broken(_)));
+        assert_eq!((subscriber.waiting(), subscriber.is_connected()), (3, false));
     }
 
     #[test]
     fn a_connection_that_is_of_no_use_any_more_ends() {
-        let reader = reader(1 << 20);
-        let served = serve(&reader, Slow(Some(Duration::ZERO)));
-        reader.hang_up(HangUp::Full);
+        let subscriber = subscriber(1 << 20);
+        let served = serve(&subscriber, Slow(Some(Duration::ZERO)));
+        subscriber.hang_up(HangUp::Full);
         assert!(matches!(served.join().expect("no panic"), Ended::HungUp(HangUp::Full)));
     }
 
     #[test]
     fn only_so_many_answers_wait() {
-        let reader = reader(1 << 20);
+        let subscriber = subscriber(1 << 20);
         for _ in 0..REPLIES + 5 {
-            reader.reply(b"pong");
+            subscriber.reply(b"pong");
         }
-        assert_eq!(reader.lock().replies.len(), REPLIES);
-        reader.resume();
-        assert!(reader.lock().replies.is_empty(), "they were for the connection that broke");
+        assert_eq!(subscriber.lock().replies.len(), REPLIES);
+        subscriber.resume();
+        assert!(subscriber.lock().replies.is_empty(), "they were for the connection that broke");
     }
 
     #[test]
     fn a_pause_is_as_long_as_it_should_be_unless_nothing_is_left_to_do() {
-        let reader = reader(1 << 20);
-        assert!(taking(|| reader.pause(STALL)).1 >= STALL);
-        reader.give_up();
-        assert!(taking(|| reader.pause(Duration::from_secs(3600))).1 < Duration::from_secs(60));
+        let subscriber = subscriber(1 << 20);
+        assert!(taking(|| subscriber.pause(STALL)).1 >= STALL);
+        subscriber.give_up();
+        assert!(taking(|| subscriber.pause(Duration::from_secs(3600))).1 < Duration::from_secs(60));
     }
 }

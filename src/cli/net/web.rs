@@ -14,7 +14,7 @@ use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Bytes, ClientRequestBuilder, Message, Utf8Bytes, WebSocket};
 
 use crate::cli::net::address::Host;
-use crate::cli::net::peer::Gone;
+use crate::cli::net::peer::Disconnect;
 use crate::cli::net::socket::Socket;
 use crate::cli::net::token::Token;
 use crate::limits::LINE_READ;
@@ -29,7 +29,7 @@ const BINARY: usize = 16 * 1024 * 1024;
 type Replies = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A connection whose first words have to come in time.
-pub(crate) struct Guarded {
+pub(crate) struct DeadlineSocket {
     pub socket: Socket,
     /// When reading has to be done with.
     pub deadline: Option<Instant>,
@@ -41,19 +41,25 @@ pub(crate) struct Guarded {
     replies: Option<Replies>,
 }
 
-impl Guarded {
+impl DeadlineSocket {
     pub fn new(socket: Socket, within: Duration) -> Self {
-        Guarded { socket, deadline: Some(Instant::now() + within), taken: 0, budget: None, replies: None }
+        DeadlineSocket {
+            socket,
+            deadline: Some(Instant::now() + within),
+            taken: 0,
+            budget: None,
+            replies: None,
+        }
     }
 
     /// The first words are said: reading may wait as long as it has to.
-    pub fn relax(&mut self) -> io::Result<()> {
+    pub fn clear_deadline(&mut self) -> io::Result<()> {
         self.deadline = None;
         self.socket.set_read_timeout(None)
     }
 }
 
-impl Read for Guarded {
+impl Read for DeadlineSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(deadline) = self.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -69,7 +75,7 @@ impl Read for Guarded {
     }
 }
 
-impl Write for Guarded {
+impl Write for DeadlineSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.replies {
             Some(replies) => {
@@ -93,14 +99,14 @@ fn config() -> WebSocketConfig {
 }
 
 /// Answers who wants a web socket; refuses who may not have it, in HTTP.
-pub(crate) fn accept(guarded: Guarded, token: Option<&Token>) -> io::Result<WebSocket<Guarded>> {
-    let mut asks = guarded.socket.try_clone()?;
+pub(crate) fn accept(socket: DeadlineSocket, token: Option<&Token>) -> io::Result<WebSocket<DeadlineSocket>> {
+    let mut asks = socket.socket.try_clone()?;
     asks.set_read_timeout(Some(HEAD))?;
     // A web socket is asked for by GET; of the answer to HEAD nobody wants the text.
     let mut start = [0; 5];
     let is_head = asks.peek(&mut start).is_ok() && start.starts_with(b"HEAD");
-    let gate = Gate { token };
-    let error = match tungstenite::accept_hdr_with_config(guarded, gate, Some(config())) {
+    let authorize = Authorize { token };
+    let error = match tungstenite::accept_hdr_with_config(socket, authorize, Some(config())) {
         Ok(web) => return Ok(web),
         Err(HandshakeError::Interrupted(_)) => io::ErrorKind::TimedOut.into(),
         Err(HandshakeError::Failure(tungstenite::Error::Io(error))) => return Err(error),
@@ -166,11 +172,11 @@ fn part(socket: &mut Socket) -> io::Result<()> {
     }
 }
 
-struct Gate<'a> {
+struct Authorize<'a> {
     token: Option<&'a Token>,
 }
 
-impl Callback for Gate<'_> {
+impl Callback for Authorize<'_> {
     fn on_request(self, request: &Request, response: Response) -> Result<Response, ErrorResponse> {
         let refused = match self.token {
             Some(token) if !has_token(request, token) => Some(StatusCode::UNAUTHORIZED),
@@ -217,17 +223,17 @@ fn is_local_page(request: &Request) -> bool {
 
 /// Asks for a web socket.
 pub(crate) fn connect(
-    guarded: Guarded,
+    socket: DeadlineSocket,
     host: &Host,
     path: &str,
     token: Option<&Token>,
-) -> io::Result<WebSocket<Guarded>> {
+) -> io::Result<WebSocket<DeadlineSocket>> {
     let uri: Uri = format!("ws://{host}{path}").parse().map_err(io::Error::other)?;
     let mut request = ClientRequestBuilder::new(uri);
     if let Some(token) = token {
         request = request.with_header("Authorization", token.bearer());
     }
-    match tungstenite::client::client_with_config(request, guarded, Some(config())) {
+    match tungstenite::client::client_with_config(request, socket, Some(config())) {
         Ok((socket, _)) => Ok(socket),
         Err(HandshakeError::Interrupted(_)) => Err(io::ErrorKind::TimedOut.into()),
         Err(HandshakeError::Failure(error)) => Err(io_error(error)),
@@ -303,15 +309,15 @@ impl Frames {
 
 /// Reads what the other end of a web socket says and passes over it; answers what has to be answered
 /// through `replies`. Ends with the connection, or when more than `bound` bytes came within a minute.
-pub(crate) fn pass_over(
-    mut web: WebSocket<Guarded>,
+pub(crate) fn drain_inbound(
+    mut web: WebSocket<DeadlineSocket>,
     bound: usize,
     replies: impl FnMut(&[u8]) + Send + 'static,
-) -> Gone {
-    let guarded = web.get_mut();
-    guarded.replies = Some(Box::new(replies));
-    if guarded.relax().is_err() {
-        return Gone::Broke;
+) -> Disconnect {
+    let socket = web.get_mut();
+    socket.replies = Some(Box::new(replies));
+    if socket.clear_deadline().is_err() {
+        return Disconnect::Broken;
     }
     web.get_mut().budget = Some(Budget::new(bound));
     web.set_config(|config| {
@@ -322,16 +328,16 @@ pub(crate) fn pass_over(
     loop {
         match web.read() {
             Ok(_) => {}
-            Err(tungstenite::Error::Capacity(_)) => return Gone::Talks,
+            Err(tungstenite::Error::Capacity(_)) => return Disconnect::Flooding,
             Err(tungstenite::Error::Io(error)) if error.kind() == io::ErrorKind::QuotaExceeded => {
-                return Gone::Talks;
+                return Disconnect::Flooding;
             }
             Err(
                 tungstenite::Error::ConnectionClosed
                 | tungstenite::Error::AlreadyClosed
                 | tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake),
-            ) => return Gone::Left,
-            Err(_) => return Gone::Broke,
+            ) => return Disconnect::Closed,
+            Err(_) => return Disconnect::Broken,
         }
     }
 }
@@ -360,7 +366,7 @@ impl Budget {
 
 /// The messages of a web socket as lines.
 pub(crate) struct WebLines {
-    web: WebSocket<Guarded>,
+    web: WebSocket<DeadlineSocket>,
     /// Bytes of the handshake.
     handshake: u64,
     line: Vec<u8>,
@@ -368,8 +374,8 @@ pub(crate) struct WebLines {
 }
 
 impl WebLines {
-    pub fn new(mut web: WebSocket<Guarded>) -> io::Result<Self> {
-        web.get_mut().relax()?;
+    pub fn new(mut web: WebSocket<DeadlineSocket>) -> io::Result<Self> {
+        web.get_mut().clear_deadline()?;
         let handshake = web.get_ref().taken;
         Ok(WebLines { web, handshake, line: Vec::new(), at: 0 })
     }

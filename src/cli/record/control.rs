@@ -204,11 +204,11 @@ fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> 
         let told = match command.and_then(Command::parse) {
             Ok(command) => {
                 let (reply, answer) = mpsc::channel();
-                let gone = || failed("the recorder ends");
+                let dropped = || failed("the recorder ends");
                 if ask(Request { command, reply }) {
-                    answer.recv().unwrap_or_else(|_| gone())
+                    answer.recv().unwrap_or_else(|_| dropped())
                 } else {
-                    gone()
+                    dropped()
                 }
             }
             Err(why) => failed(&why),
@@ -251,13 +251,13 @@ mod tests {
     }
 
     /// What somebody is answered who says this and no more.
-    fn answers(said: &[u8]) -> Vec<String> {
+    fn answers(parse_message: &[u8]) -> Vec<String> {
         let (client, server) = UnixStream::pair().expect("sockets");
         let asked = |request: Request| {
             let told = matches!(request.command, Command::Status);
             request.reply.send(if told { "status" } else { "other" }.to_string()).is_ok()
         };
-        (&client).write_all(said).expect("room");
+        (&client).write_all(parse_message).expect("room");
         client.shutdown(std::net::Shutdown::Write).expect("a socket");
         let _ = serve(&server, &asked);
         drop(server);

@@ -26,8 +26,8 @@ use serde_json::json;
 
 use crate::cli::Status;
 use crate::cli::args::{Format, Record as Args, Schema};
-use crate::cli::commands::follow::Every;
-use crate::cli::io::outputs::{self, check_for_readers, has_readers};
+use crate::cli::commands::follow::Interval;
+use crate::cli::io::outputs::{self, check_for_subscribers, has_subscribers};
 use crate::cli::io::{Target, folder_of};
 use crate::cli::net::Network;
 use crate::cli::net::options::network;
@@ -37,12 +37,12 @@ use crate::error::{Error, Result};
 use crate::protocol::MessageType;
 use control::{Command, Control, Request};
 pub(crate) use control::{path_of, snapshot_path};
-use packets::{Fact, Packets, Profiler as Id, Said};
+use packets::{Fact, Packets, Profiler as Id, ProfilerMessage};
 use profiler::{Profiler, process};
 use profiles::{check_name, is_profile};
 use recording::Recording;
 use ring::Ring;
-use shutdown::Ending;
+use shutdown::Shutdown;
 use snapshot::{Snapshots, Wanted, failed, file_of};
 
 /// Messages that wait for the recorder; then the profiler waits.
@@ -52,7 +52,7 @@ const SNAPSHOT: &str = "tachyon-{}.bin";
 
 /// What the recorder wakes up for.
 enum Event {
-    Said(Id, Said),
+    ProfilerMessage(Id, ProfilerMessage),
     /// Nobody is left at the pipe; bytes that were begun, and why nothing more is taken.
     Closed(HashMap<Id, u64>, Option<Error>),
     /// A signal has come.
@@ -79,11 +79,11 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     profiler::check(&args.python)?;
     let ring = args.ring.map(|limits| Ring::new(limits, args.ring_file.as_deref(), *messages)).transpose()?;
     let is_output_ours = targets.streams.iter().any(|target| matches!(target, Target::Standard));
-    let ending = Arc::new(Ending::default());
-    let limit = &ending.limit;
+    let shutdown = Arc::new(Shutdown::default());
+    let limit = &shutdown.limit;
     let (sender, events) = mpsc::sync_channel(WAITING);
     let (stop, usr1, asks) = (sender.clone(), sender.clone(), sender.clone());
-    let ends = Arc::clone(&ending);
+    let ends = Arc::clone(&shutdown);
     // Before anything is opened: a pipe may wait for its reader for ever.
     signals::on_stop(move |signal| {
         ends.signal(signal);
@@ -93,8 +93,8 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let mut recording =
         Recording::new(args, messages, &network, limit, &targets.streams, targets.profiles, ring)?;
     // Nothing is lost yet if somebody doesn't want to wait any more.
-    recording.wait_for_readers()?;
-    ending.begin();
+    recording.wait_for_subscribers()?;
+    shutdown.begin();
 
     // Whoever is gone needs nothing any more.
     signals::on_snapshot(move || drop(usr1.send(Event::Snapshot)))?;
@@ -103,8 +103,8 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let control = control.transpose()?;
     let snapshots = args.ring.map(|_| Snapshots::start(args, &network, *messages)).transpose()?;
     let (profiler, pipe) = Profiler::start(&args.python, args.flush, &asked, mask, is_output_ours)?;
-    ending.profiler(profiler.id(), true);
-    let known = Arc::clone(&ending);
+    shutdown.profiler(profiler.id(), true);
+    let known = Arc::clone(&shutdown);
     // Without it the profiler would have nobody to talk to, and ends.
     std::thread::Builder::new().spawn(move || listen(pipe, &sender, &known))?;
 
@@ -115,10 +115,10 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         profiler,
         snapshots,
         patterns: targets.snapshots,
-        heartbeat: heartbeat.map(|types| Every::new(types.heartbeat())),
+        heartbeat: heartbeat.map(|types| Interval::new(types.heartbeat())),
         later: Vec::new(),
         taken: 0,
-        ending,
+        shutdown,
         signals: 0,
         is_closed: false,
         stopping: None,
@@ -188,8 +188,8 @@ impl Targets {
         if targets.snapshots.is_empty() {
             targets.snapshots.push(PathBuf::from(SNAPSHOT));
         }
-        if has_readers(&targets.streams, &args.live) {
-            check_for_readers(args.written.format(), Schema::Own, args.stream_types.as_ref())?;
+        if has_subscribers(&targets.streams, &args.live) {
+            check_for_subscribers(args.written.format(), Schema::Own, args.stream_types.as_ref())?;
         }
         Ok(targets)
     }
@@ -211,22 +211,22 @@ fn check_snapshot(path: &Path, ring_file: Option<&Path>) -> Result<()> {
 }
 
 /// Hands on what the profilers say, until the last has closed the pipe.
-fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>, ending: &Ending) {
+fn listen(pipe: std::io::PipeReader, events: &SyncSender<Event>, shutdown: &Shutdown) {
     let mut packets = Packets::new(std::io::BufReader::with_capacity(64 * 1024, pipe));
     let refused = loop {
         match packets.next() {
-            Ok(Some((id, said))) => {
-                match &said {
-                    Said::Fact(Fact::Begin(_)) => ending.profiler(id, true),
-                    Said::Fact(
+            Ok(Some((id, parse_message))) => {
+                match &parse_message {
+                    ProfilerMessage::Fact(Fact::Begin(_)) => shutdown.profiler(id, true),
+                    ProfilerMessage::Fact(
                         Fact::End | Fact::Denied { .. } | Fact::Unreadable { .. } | Fact::Refused { .. },
-                    ) => ending.profiler(id, false),
-                    Said::Fact(
+                    ) => shutdown.profiler(id, false),
+                    ProfilerMessage::Fact(
                         Fact::Last | Fact::Exit { .. } | Fact::Escaped { .. } | Fact::Missed { .. },
                     )
-                    | Said::Profile(_) => {}
+                    | ProfilerMessage::Profile(_) => {}
                 }
-                if events.send(Event::Said(id, said)).is_err() {
+                if events.send(Event::ProfilerMessage(id, parse_message)).is_err() {
                     return;
                 }
             }
@@ -245,12 +245,12 @@ struct Recorder<'a> {
     snapshots: Option<Snapshots>,
     /// What SIGUSR1 writes.
     patterns: Vec<PathBuf>,
-    heartbeat: Option<Every>,
+    heartbeat: Option<Interval>,
     /// Snapshots that are due later.
     later: Vec<(Instant, Request)>,
     /// Snapshots that SIGUSR1 has asked for.
     taken: u64,
-    ending: Arc<Ending>,
+    shutdown: Arc<Shutdown>,
     /// Signals that were heeded.
     signals: u32,
     /// Whether the profilers are gone.
@@ -280,14 +280,14 @@ impl Recorder<'_> {
             tell_exit(exit, messages);
         }
         self.tell_who_goes_on(messages);
-        self.ending.drain();
+        self.shutdown.drain();
         let status = self.recording.finish(status)?;
         Ok(if all_written { status } else { Status::Partial })
     }
 
     fn wait_for_profiler(&mut self) -> Result<ExitStatus> {
         let status = self.profiler.wait();
-        self.ending.profiler(self.profiler.id(), false);
+        self.shutdown.profiler(self.profiler.id(), false);
         status
     }
 
@@ -318,13 +318,13 @@ impl Recorder<'_> {
 
     /// Ends profilers that take too long, and does what signals ask for.
     fn heed(&mut self) {
-        while self.signals < self.ending.signals() {
+        while self.signals < self.shutdown.signals() {
             self.signals += 1;
             self.stop();
         }
         if self.stopping.is_some_and(|end| end <= Instant::now()) {
             self.profiler.kill(self.recording.open_profilers().into_iter());
-            self.stopping = Some(Instant::now() + self.ending.patience());
+            self.stopping = Some(Instant::now() + self.shutdown.patience());
         }
     }
 
@@ -332,7 +332,9 @@ impl Recorder<'_> {
     fn record(&mut self, events: &Receiver<Event>) -> Result<()> {
         loop {
             match events.recv_timeout(self.wait()) {
-                Ok(Event::Said(id, said)) => self.recording.said(id, said)?,
+                Ok(Event::ProfilerMessage(id, parse_message)) => {
+                    self.recording.parse_message(id, parse_message)?
+                }
                 Ok(Event::Closed(unfinished, refused)) => {
                     self.is_closed = true;
                     return self.recording.broke_off(&unfinished, refused);
@@ -349,7 +351,7 @@ impl Recorder<'_> {
             for (_, request) in due {
                 self.obey(request)?;
             }
-            if self.heartbeat.as_mut().is_some_and(Every::is_due) {
+            if self.heartbeat.as_mut().is_some_and(Interval::is_due) {
                 self.recording.heartbeat()?;
             }
         }
@@ -360,7 +362,7 @@ impl Recorder<'_> {
         let now = Instant::now();
         let dues = self.later.iter().map(|(due, _)| *due).chain(self.stopping);
         let next = dues.map(|due| due.saturating_duration_since(now)).min();
-        let beat = self.heartbeat.as_ref().map(Every::left);
+        let beat = self.heartbeat.as_ref().map(Interval::left);
         next.into_iter().chain(beat).min().unwrap_or(Duration::from_secs(3600))
     }
 
@@ -372,14 +374,15 @@ impl Recorder<'_> {
         } else {
             self.profiler.stop(profilers);
         }
-        self.stopping = Some(Instant::now() + self.ending.patience());
+        self.stopping = Some(Instant::now() + self.shutdown.patience());
     }
 
     fn snapshot_by_signal(&mut self) -> Result<()> {
         let Some(ring) = &self.recording.ring else { return Ok(()) };
         self.taken += 1;
         for pattern in &self.patterns {
-            let wanted = Wanted { path: file_of(pattern, self.taken), held: ring.held()?, reply: None };
+            let wanted =
+                Wanted { path: file_of(pattern, self.taken), contents: ring.contents()?, reply: None };
             if let Some(snapshots) = &self.snapshots {
                 snapshots.want(wanted);
             }
@@ -407,7 +410,7 @@ impl Recorder<'_> {
             }
             Command::Snapshot { path, .. } => match (&self.recording.ring, &self.snapshots) {
                 (Some(ring), Some(snapshots)) => {
-                    snapshots.want(Wanted { path, held: ring.held()?, reply: Some(reply) });
+                    snapshots.want(Wanted { path, contents: ring.contents()?, reply: Some(reply) });
                     return Ok(());
                 }
                 _ => failed("there is no ring: record --ring"),
@@ -427,8 +430,8 @@ impl Recorder<'_> {
                 "bytes": ring.bytes(),
                 "limit_bytes": ring.limit(),
                 "duration_usec": ring.duration_us(),
-                "gone_chunks": ring.gone().chunks,
-                "gone_samples": ring.gone().samples,
+                "gone_chunks": ring.dropped().chunks,
+                "gone_samples": ring.dropped().samples,
             })
         });
         json!({"ok": true, "runs": runs, "ring": ring}).to_string()

@@ -24,7 +24,7 @@ const PROFILERS: usize = 4096;
 
 /// A message of a profiler.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ProfilerMessage {
     /// A part of its run.
     Profile(Vec<u8>),
     /// Something about its run.
@@ -82,7 +82,7 @@ impl<R: Read> Packets<R> {
     /// # Errors
     ///
     /// What is no packet or no message, behind which nothing can be told apart.
-    pub fn next(&mut self) -> Result<Option<(Profiler, Said)>> {
+    pub fn next(&mut self) -> Result<Option<(Profiler, ProfilerMessage)>> {
         loop {
             let mut head = [0; 8];
             if !self.fill(&mut head)? {
@@ -105,7 +105,7 @@ impl<R: Read> Packets<R> {
             }
             if length & LAST != 0 {
                 let message = self.parts.remove(&profiler).unwrap_or_default();
-                return Ok(Some((profiler, said(message)?)));
+                return Ok(Some((profiler, parse_message(message)?)));
             }
         }
     }
@@ -125,12 +125,12 @@ impl<R: Read> Packets<R> {
     }
 }
 
-fn said(message: Vec<u8>) -> Result<Said> {
+fn parse_message(message: Vec<u8>) -> Result<ProfilerMessage> {
     if is_profile(&message) {
-        return Ok(Said::Profile(message));
+        return Ok(ProfilerMessage::Profile(message));
     }
     let fact = serde_json::from_slice(&message);
-    fact.map(Said::Fact)
+    fact.map(ProfilerMessage::Fact)
         .map_err(|error| Error::profile(format!("the profiler says what nobody knows: {error}")))
 }
 
@@ -153,8 +153,8 @@ mod tests {
         ];
         let mut packets = Packets::new(io::Cursor::new(bytes.concat()));
         let mut next = || packets.next().expect("sound");
-        assert!(matches!(next(), Some((8, Said::Fact(Fact::End)))));
-        assert!(matches!(next(), Some((7, Said::Fact(Fact::Exit { status: Some(-9) })))));
+        assert!(matches!(next(), Some((8, ProfilerMessage::Fact(Fact::End)))));
+        assert!(matches!(next(), Some((7, ProfilerMessage::Fact(Fact::Exit { status: Some(-9) })))));
         assert!(next().is_none());
         assert_eq!(packets.unfinished(), HashMap::from([(8, 4)]));
     }
@@ -171,11 +171,17 @@ mod tests {
         let longest = packet(1, &vec![b' '; PACKET], false);
         let rest = packet(1, b"{\"type\":\"end\"}", true);
         let next = |bytes: &[u8]| Packets::new(bytes).next();
-        assert!(matches!(next(&[&longest[..], &rest].concat()), Ok(Some((1, Said::Fact(Fact::End))))));
+        assert!(matches!(
+            next(&[&longest[..], &rest].concat()),
+            Ok(Some((1, ProfilerMessage::Fact(Fact::End))))
+        ));
         assert!(next(&packet(1, &vec![b' '; PACKET + 1], false)).is_err());
         let begun: Vec<u8> =
             (0..PROFILERS as u32).flat_map(|profiler| packet(profiler, b" ", false)).collect();
-        assert!(matches!(next(&[&begun[..], &rest].concat()), Ok(Some((1, Said::Fact(Fact::End))))));
+        assert!(matches!(
+            next(&[&begun[..], &rest].concat()),
+            Ok(Some((1, ProfilerMessage::Fact(Fact::End))))
+        ));
         let another = packet(PROFILERS as u32, b"{\"type\":\"end\"}", true);
         assert!(next(&[&begun[..], &another].concat()).is_err());
     }

@@ -128,16 +128,16 @@ pub(crate) fn check(python: &Path) -> Result<()> {
         named(if is_missing { error.hint(INSTALL) } else { error })
     })?;
     let version = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_string();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default();
+    let parse_message = String::from_utf8_lossy(&output.stderr);
+    let last = parse_message.lines().last().unwrap_or_default();
     if version.starts_with("3.15.") && output.status.success() {
         return Ok(());
     }
     let error = if version.starts_with("3.15.") {
         Error::usage(format!("Python {version} without its sampling profiler: {last}"))
     } else if version.is_empty() {
-        let said = if last.is_empty() { String::new() } else { format!(", {last}") };
-        Error::usage(format!("it does not run as a Python ({}{said})", output.status))
+        let parse_message = if last.is_empty() { String::new() } else { format!(", {last}") };
+        Error::usage(format!("it does not run as a Python ({}{parse_message})", output.status))
     } else {
         Error::usage(format!("Python {version}, but the sampling profiler is that of CPython 3.15"))
     };

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// Whether a target of this name is a profile in chunks, and no stream.
 pub(crate) fn is_profile(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "bin")
+    path.extension().is_some_and(|shutdown| shutdown == "bin")
 }
 
 /// Refuses a name that promises a profile packed as a whole: its chunks are packed, and it would be a stream.
@@ -16,8 +16,10 @@ pub(crate) fn is_profile(path: &Path) -> bool {
 ///
 /// A usage error.
 pub(crate) fn check_name(path: &Path) -> Result<()> {
-    let inner =
-        path.file_stem().map(Path::new).filter(|_| path.extension().is_some_and(|ending| ending == "zst"));
+    let inner = path
+        .file_stem()
+        .map(Path::new)
+        .filter(|_| path.extension().is_some_and(|shutdown| shutdown == "zst"));
     if inner.is_some_and(is_profile) {
         let fault = "a profile in chunks is packed chunk by chunk, so its name ends in .bin";
         return Err(Error::usage(fault).within(&path.display().to_string()));

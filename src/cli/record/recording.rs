@@ -8,18 +8,18 @@ use std::process::ExitStatus;
 
 use crate::cli::args::Record as Args;
 use crate::cli::commands::runs::{own_id, random_id};
-use crate::cli::io::{Limit, Target};
+use crate::cli::io::{Deadline, Target};
 use crate::cli::net::Network;
 use crate::cli::record::label;
-use crate::cli::record::packets::{Begin, Fact, Profiler, Said};
+use crate::cli::record::packets::{Begin, Fact, Profiler, ProfilerMessage};
 use crate::cli::record::profiles::Profiles;
-use crate::cli::record::ring::{Kept, Ring};
+use crate::cli::record::ring::{ChunkSummary, Ring};
 use crate::cli::record::stream::Stream;
 use crate::cli::ui::messages::Messages;
 use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{ChunkInfo, Framing, Lost, Profile, RunEnd};
+use crate::format::{ChunkInfo, Framing, LostPart, Profile, RunEnd};
 use crate::model::Statistics;
 
 /// Processes that are named where there may be any number.
@@ -33,7 +33,7 @@ pub(crate) struct Recording<'a> {
     run_id: String,
     /// Of the process that was asked for.
     first: Option<Profiler>,
-    runs: BTreeMap<Profiler, Run>,
+    runs: BTreeMap<Profiler, ProcessRun>,
     stream: Stream,
     profile_paths: Vec<PathBuf>,
     /// Those of the first process, until it begins.
@@ -55,7 +55,7 @@ pub(crate) struct Recording<'a> {
 }
 
 /// A process that is profiled.
-struct Run {
+struct ProcessRun {
     id: String,
     pid: u32,
     labels: BTreeMap<String, String>,
@@ -115,7 +115,7 @@ impl<'a> Recording<'a> {
         args: &'a Args,
         messages: &'a Messages,
         network: &Network,
-        limit: &Limit,
+        limit: &Deadline,
         streams: &[Target],
         profile_paths: Vec<PathBuf>,
         ring: Option<Ring>,
@@ -156,8 +156,8 @@ impl<'a> Recording<'a> {
     /// # Errors
     ///
     /// An address that nobody answers at.
-    pub fn wait_for_readers(&mut self) -> Result<()> {
-        self.stream.wait_for_readers()
+    pub fn wait_for_subscribers(&mut self) -> Result<()> {
+        self.stream.wait_for_subscribers()
     }
 
     /// Profilers whose runs are not over.
@@ -175,45 +175,45 @@ impl<'a> Recording<'a> {
     /// # Errors
     ///
     /// The failure of the last target.
-    pub fn said(&mut self, profiler: Profiler, said: Said) -> Result<()> {
-        self.take(profiler, said)?;
+    pub fn parse_message(&mut self, profiler: Profiler, parse_message: ProfilerMessage) -> Result<()> {
+        self.take(profiler, parse_message)?;
         self.settle()
     }
 
-    fn take(&mut self, profiler: Profiler, said: Said) -> Result<()> {
-        match said {
-            Said::Fact(Fact::Begin(begin)) => self.begin(profiler, begin),
-            Said::Profile(bytes) => self.part(profiler, bytes),
-            Said::Fact(Fact::Last) => {
+    fn take(&mut self, profiler: Profiler, parse_message: ProfilerMessage) -> Result<()> {
+        match parse_message {
+            ProfilerMessage::Fact(Fact::Begin(begin)) => self.begin(profiler, begin),
+            ProfilerMessage::Profile(bytes) => self.part(profiler, bytes),
+            ProfilerMessage::Fact(Fact::Last) => {
                 if let Some(run) = self.runs.get_mut(&profiler) {
                     run.end = RunEnd::Complete;
                 }
                 Ok(())
             }
-            Said::Fact(Fact::End) => self.end(profiler, None),
-            Said::Fact(Fact::Exit { status }) => {
+            ProfilerMessage::Fact(Fact::End) => self.end(profiler, None),
+            ProfilerMessage::Fact(Fact::Exit { status }) => {
                 self.exit = Some(status);
                 Ok(())
             }
-            Said::Fact(Fact::Escaped { name }) => {
+            ProfilerMessage::Fact(Fact::Escaped { name }) => {
                 if let Some(run) = self.runs.get_mut(&profiler) {
                     run.escaped.get_or_insert((name, 0)).1 += 1;
                 }
                 Ok(())
             }
-            Said::Fact(Fact::Missed { pid }) => {
+            ProfilerMessage::Fact(Fact::Missed { pid }) => {
                 self.missed.add(pid);
                 Ok(())
             }
-            Said::Fact(Fact::Denied { detail }) => {
+            ProfilerMessage::Fact(Fact::Denied { detail }) => {
                 let error = std::io::Error::new(std::io::ErrorKind::PermissionDenied, detail);
                 self.denied(profiler, Error::from(error).hint(TRACING))
             }
-            Said::Fact(Fact::Unreadable { detail }) => {
+            ProfilerMessage::Fact(Fact::Unreadable { detail }) => {
                 let error = Error::from(std::io::Error::other(detail));
                 self.denied(profiler, error.hint(READING))
             }
-            Said::Fact(Fact::Refused { detail }) => self.denied(profiler, Error::usage(detail)),
+            ProfilerMessage::Fact(Fact::Refused { detail }) => self.denied(profiler, Error::usage(detail)),
         }
     }
 
@@ -241,7 +241,7 @@ impl<'a> Recording<'a> {
         let is_deserted =
             !self.stream.is_wanted() && self.ring.is_none() && !is_first_open && open.all(Profiles::is_empty);
         let mut told = std::mem::take(&mut self.errors);
-        let ending = if is_deserted {
+        let shutdown = if is_deserted {
             Err(last)
         } else {
             told.push(last);
@@ -251,7 +251,7 @@ impl<'a> Recording<'a> {
         for error in told.into_iter().filter(|error| !is_broken_pipe(error)) {
             self.fault(&error);
         }
-        ending
+        shutdown
     }
 
     /// Ends a recording that could not go on: what it is worth.
@@ -295,7 +295,7 @@ impl<'a> Recording<'a> {
             }
         };
         let id = if is_first { self.run_id.clone() } else { child_id(&self.run_id, pid) };
-        let run = Run {
+        let run = ProcessRun {
             id,
             pid,
             labels,
@@ -330,7 +330,7 @@ impl<'a> Recording<'a> {
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             Err(error) => {
                 run.index += 1;
-                let lost = Lost { at: 0, bytes: size, samples: None, is_tail: false, error };
+                let lost = LostPart { at: 0, bytes: size, samples: None, is_tail: false, error };
                 if let Some(stream) = &mut run.stream {
                     self.stream.write(|written| stream.lost(&lost, written))?;
                 }
@@ -374,7 +374,7 @@ impl<'a> Recording<'a> {
                 self.has_data |= self.stream.is_wanted();
             }
             if let Some(ring) = &mut self.ring {
-                ring.push(Kept::new(&info, samples), chunk)?;
+                ring.push(ChunkSummary::new(&info, samples), chunk)?;
             }
         }
         if self.stream.is_wanted() && !self.stream.is_binary() {
@@ -534,9 +534,9 @@ const TRACING: &str = if cfg!(target_os = "macos") {
 
 /// The id of another process's run.
 fn child_id(id: &str, pid: u32) -> String {
-    let ending = format!("-{pid}");
-    let room = 64 - ending.len();
-    format!("{}{ending}", &id[..id.len().min(room)])
+    let shutdown = format!("-{pid}");
+    let room = 64 - shutdown.len();
+    format!("{}{shutdown}", &id[..id.len().min(room)])
 }
 
 /// Of the run of this id.

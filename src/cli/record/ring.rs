@@ -12,26 +12,26 @@ use crate::format::{ChunkInfo, RING_START};
 
 /// What is known of a chunk in the ring.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ChunkSummary {
     pub run_id: String,
     pub samples: u64,
     /// `None` without samples.
     pub span_us: Option<(u64, u64)>,
 }
 
-impl Kept {
+impl ChunkSummary {
     pub fn new(info: &ChunkInfo, samples: u64) -> Self {
-        Kept { run_id: info.run_id.clone(), samples, span_us: (samples > 0).then_some(info.span_us) }
+        ChunkSummary { run_id: info.run_id.clone(), samples, span_us: (samples > 0).then_some(info.span_us) }
     }
 }
 
 struct Entry {
-    kept: Kept,
+    summary: ChunkSummary,
     size: u64,
-    place: Place,
+    place: EntryLocation,
 }
 
-enum Place {
+enum EntryLocation {
     Memory(Arc<Vec<u8>>),
     /// Byte of the ring file.
     File(u64),
@@ -39,7 +39,7 @@ enum Place {
 
 /// Chunks that have gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct Dropped {
     pub chunks: u64,
     pub samples: u64,
 }
@@ -50,16 +50,16 @@ pub(crate) struct Ring {
     /// The oldest first.
     entries: VecDeque<Entry>,
     bytes: u64,
-    gone: Gone,
+    dropped: Dropped,
     file: Option<RingFile>,
     messages: Messages,
 }
 
 /// The ring as it was at some time.
-pub(crate) struct Held {
+pub(crate) struct RingContents {
     /// Run by run, in each the oldest first.
-    pub chunks: Vec<(Kept, Arc<Vec<u8>>)>,
-    pub gone: Gone,
+    pub chunks: Vec<(ChunkSummary, Arc<Vec<u8>>)>,
+    pub dropped: Dropped,
 }
 
 impl Ring {
@@ -73,7 +73,7 @@ impl Ring {
             RingFile::open(path, limits.bytes).map_err(|error| error.within(&path.display().to_string()))
         };
         let file = path.map(open).transpose()?;
-        Ok(Ring { limits, entries: VecDeque::new(), bytes: 0, gone: Gone::default(), file, messages })
+        Ok(Ring { limits, entries: VecDeque::new(), bytes: 0, dropped: Dropped::default(), file, messages })
     }
 
     /// Takes the newest chunk, for which the oldest go.
@@ -81,13 +81,13 @@ impl Ring {
     /// # Errors
     ///
     /// Errors of the ring file.
-    pub fn push(&mut self, kept: Kept, chunk: Vec<u8>) -> Result<()> {
+    pub fn push(&mut self, summary: ChunkSummary, chunk: Vec<u8>) -> Result<()> {
         let size = chunk.len() as u64;
         let room = self.limits.bytes - self.file.as_ref().map_or(0, |_| RING_START);
         if size > room {
             // It would take the place of all others, and not fit.
-            self.gone.chunks += 1;
-            self.gone.samples += kept.samples;
+            self.dropped.chunks += 1;
+            self.dropped.samples += summary.samples;
             return Ok(());
         }
         while self.bytes + size > room {
@@ -99,12 +99,12 @@ impl Ring {
             self.messages
                 .note(&file.name(), &format!("the ring that was there is now {}", earlier.display()));
         }
-        let newest = kept.span_us.map(|span| span.1);
+        let newest = summary.span_us.map(|span| span.1);
         let at = self.file.as_ref().map(|file| file.place_for(size, self.limits.bytes));
         if let Some(at) = at {
             let is_in_the_way = |entry: &Entry| match entry.place {
-                Place::File(start) => start < at + size && at < start + entry.size,
-                Place::Memory(_) => false,
+                EntryLocation::File(start) => start < at + size && at < start + entry.size,
+                EntryLocation::Memory(_) => false,
             };
             while self.entries.iter().any(is_in_the_way) {
                 self.drop_oldest()?;
@@ -113,12 +113,12 @@ impl Ring {
         let place = match (&mut self.file, at) {
             (Some(file), Some(at)) => {
                 file.write(at, &chunk)?;
-                Place::File(at)
+                EntryLocation::File(at)
             }
-            _ => Place::Memory(Arc::new(chunk)),
+            _ => EntryLocation::Memory(Arc::new(chunk)),
         };
         self.bytes += size;
-        self.entries.push_back(Entry { kept, size, place });
+        self.entries.push_back(Entry { summary, size, place });
         // All that is left is needed for the whole duration.
         let from = newest.zip(self.limits.duration);
         let from = from.map(|(newest, duration)| newest.saturating_sub(duration.as_micros() as u64));
@@ -132,15 +132,15 @@ impl Ring {
 
     /// When the oldest chunk ends, or, where it has no samples, the first behind it that has.
     fn oldest_end_us(&self) -> Option<u64> {
-        self.entries.iter().find_map(|entry| entry.kept.span_us).map(|span| span.1)
+        self.entries.iter().find_map(|entry| entry.summary.span_us).map(|span| span.1)
     }
 
     fn drop_oldest(&mut self) -> Result<()> {
         let Some(entry) = self.entries.pop_front() else { return Ok(()) };
         self.bytes -= entry.size;
-        self.gone.chunks += 1;
-        self.gone.samples += entry.kept.samples;
-        if let (Some(file), Place::File(at)) = (&mut self.file, entry.place) {
+        self.dropped.chunks += 1;
+        self.dropped.samples += entry.summary.samples;
+        if let (Some(file), EntryLocation::File(at)) = (&mut self.file, entry.place) {
             file.uncommit(at)?;
         }
         Ok(())
@@ -151,25 +151,25 @@ impl Ring {
     /// # Errors
     ///
     /// Errors of the ring file.
-    pub fn held(&self) -> Result<Held> {
-        let mut chunks: Vec<(Kept, Arc<Vec<u8>>)> = Vec::with_capacity(self.entries.len());
+    pub fn contents(&self) -> Result<RingContents> {
+        let mut chunks: Vec<(ChunkSummary, Arc<Vec<u8>>)> = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {
             let bytes = match (&entry.place, &self.file) {
-                (Place::Memory(bytes), _) => Arc::clone(bytes),
-                (Place::File(at), Some(file)) => Arc::new(file.read(*at, entry.size)?),
-                (Place::File(_), None) => continue,
+                (EntryLocation::Memory(bytes), _) => Arc::clone(bytes),
+                (EntryLocation::File(at), Some(file)) => Arc::new(file.read(*at, entry.size)?),
+                (EntryLocation::File(_), None) => continue,
             };
-            chunks.push((entry.kept.clone(), bytes));
+            chunks.push((entry.summary.clone(), bytes));
         }
         // The sort is stable, and a run's chunks stand in order.
         let mut runs: Vec<String> = Vec::new();
-        for (kept, _) in &chunks {
-            if !runs.contains(&kept.run_id) {
-                runs.push(kept.run_id.clone());
+        for (summary, _) in &chunks {
+            if !runs.contains(&summary.run_id) {
+                runs.push(summary.run_id.clone());
             }
         }
-        chunks.sort_by_key(|(kept, _)| runs.iter().position(|run| *run == kept.run_id));
-        Ok(Held { chunks, gone: self.gone })
+        chunks.sort_by_key(|(summary, _)| runs.iter().position(|run| *run == summary.run_id));
+        Ok(RingContents { chunks, dropped: self.dropped })
     }
 
     pub fn chunks(&self) -> usize {
@@ -184,19 +184,19 @@ impl Ring {
         self.limits.bytes
     }
 
-    pub fn gone(&self) -> Gone {
-        self.gone
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
     }
 
     /// Microseconds from the first sample in it to the last.
     pub fn duration_us(&self) -> u64 {
-        whole_span(self.entries.iter().map(|entry| &entry.kept)).map_or(0, |(low, high)| high - low)
+        whole_span(self.entries.iter().map(|entry| &entry.summary)).map_or(0, |(low, high)| high - low)
     }
 }
 
 /// From the first sample of chunks to the last.
-pub(crate) fn whole_span<'a>(chunks: impl Iterator<Item = &'a Kept>) -> Option<(u64, u64)> {
-    let spans = chunks.filter_map(|kept| kept.span_us);
+pub(crate) fn whole_span<'a>(chunks: impl Iterator<Item = &'a ChunkSummary>) -> Option<(u64, u64)> {
+    let spans = chunks.filter_map(|summary| summary.span_us);
     spans.reduce(|(low, high), span| (low.min(span.0), high.max(span.1)))
 }
 
@@ -209,8 +209,8 @@ mod tests {
     /// A chunk of `size` bytes of a run, from this second to the next.
     fn push(ring: &mut Ring, run: &str, second: u64, size: usize) {
         let span_us = Some((second * 1_000_000, (second + 1) * 1_000_000));
-        let kept = Kept { run_id: run.to_string(), samples: 10, span_us };
-        ring.push(kept, vec![second as u8 + 1; size]).expect("stored");
+        let summary = ChunkSummary { run_id: run.to_string(), samples: 10, span_us };
+        ring.push(summary, vec![second as u8 + 1; size]).expect("stored");
     }
 
     fn ring(bytes: u64, seconds: Option<u64>, path: Option<&Path>) -> Ring {
@@ -219,15 +219,15 @@ mod tests {
     }
 
     /// The first byte of each chunk, all of whose bytes have to be the same.
-    fn held(ring: &Ring) -> Vec<u8> {
-        let held = ring.held().expect("readable");
-        assert_eq!(held.chunks.len(), ring.chunks());
-        assert_eq!(held.chunks.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>(), ring.bytes());
+    fn contents(ring: &Ring) -> Vec<u8> {
+        let contents = ring.contents().expect("readable");
+        assert_eq!(contents.chunks.len(), ring.chunks());
+        assert_eq!(contents.chunks.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>(), ring.bytes());
         let first = |bytes: &[u8]| {
             assert!(bytes.iter().all(|byte| *byte == bytes[0]));
             bytes[0]
         };
-        held.chunks.iter().map(|(_, bytes)| first(bytes)).collect()
+        contents.chunks.iter().map(|(_, bytes)| first(bytes)).collect()
     }
 
     #[test]
@@ -236,18 +236,18 @@ mod tests {
         let path = folder.path().join("ring");
         for (path, extra) in [(None, 0), (Some(path.as_path()), RING_START)] {
             let mut ring = ring(1_000 + extra, None, path);
-            assert_eq!((ring.limit(), ring.bytes(), held(&ring)), (1_000 + extra, 0, vec![]));
+            assert_eq!((ring.limit(), ring.bytes(), contents(&ring)), (1_000 + extra, 0, vec![]));
             push(&mut ring, "a", 0, 500);
             push(&mut ring, "a", 1, 500);
-            assert_eq!(held(&ring), [1, 2], "exactly full");
+            assert_eq!(contents(&ring), [1, 2], "exactly full");
             push(&mut ring, "a", 2, 100);
-            assert_eq!(held(&ring), [2, 3]);
+            assert_eq!(contents(&ring), [2, 3]);
             push(&mut ring, "a", 3, 1_001);
-            assert_eq!(held(&ring), [2, 3], "it would not fit into an empty one");
-            assert_eq!(ring.gone(), Gone { chunks: 2, samples: 20 });
+            assert_eq!(contents(&ring), [2, 3], "it would not fit into an empty one");
+            assert_eq!(ring.dropped(), Dropped { chunks: 2, samples: 20 });
             push(&mut ring, "a", 4, 1_000);
-            assert_eq!(held(&ring), [5]);
-            assert_eq!(ring.gone(), Gone { chunks: 4, samples: 40 });
+            assert_eq!(contents(&ring), [5]);
+            assert_eq!(ring.dropped(), Dropped { chunks: 4, samples: 40 });
         }
     }
 
@@ -258,17 +258,17 @@ mod tests {
             push(&mut ring, "a", second, 100);
             // From the end of the newest three seconds back: what ends just then is still in it.
             let first = second.saturating_sub(3);
-            assert_eq!(held(&ring), (first..=second).map(|second| second as u8 + 1).collect::<Vec<_>>());
+            assert_eq!(contents(&ring), (first..=second).map(|second| second as u8 + 1).collect::<Vec<_>>());
             assert_eq!(ring.duration_us(), (second + 1 - first) * 1_000_000);
         }
         push(&mut ring, "a", 99, 100);
-        assert_eq!(held(&ring), [100]);
+        assert_eq!(contents(&ring), [100]);
         // Chunks without samples have no time, and go with the next that has.
-        let empty = Kept { run_id: "a".to_string(), samples: 0, span_us: None };
+        let empty = ChunkSummary { run_id: "a".to_string(), samples: 0, span_us: None };
         ring.push(empty, vec![7; 100]).expect("stored");
-        assert_eq!((held(&ring), ring.duration_us()), (vec![100, 7], 1_000_000));
+        assert_eq!((contents(&ring), ring.duration_us()), (vec![100, 7], 1_000_000));
         push(&mut ring, "a", 120, 100);
-        assert_eq!(held(&ring), [7, 121]);
+        assert_eq!(contents(&ring), [7, 121]);
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
         for (second, run) in (0..).zip(["a", "b", "a", "c", "b", "a"]) {
             push(&mut ring, run, second, 100);
         }
-        assert_eq!(held(&ring), [1, 3, 6, 2, 5, 4]);
+        assert_eq!(contents(&ring), [1, 3, 6, 2, 5, 4]);
     }
 
     /// Round and round in a file: no more goes than has to, and what goes loses its header.
@@ -289,19 +289,19 @@ mod tests {
         for second in 0..3 {
             push(&mut ring, "a", second, 300);
         }
-        assert_eq!(held(&ring), [1, 2, 3], "the last reaches to the end");
+        assert_eq!(contents(&ring), [1, 2, 3], "the last reaches to the end");
         for second in 3..9 {
             push(&mut ring, "a", second, 300);
-            assert_eq!(held(&ring), [second as u8 - 1, second as u8, second as u8 + 1]);
+            assert_eq!(contents(&ring), [second as u8 - 1, second as u8, second as u8 + 1]);
         }
         push(&mut ring, "a", 9, 200);
-        assert_eq!(held(&ring), [8, 9, 10]);
+        assert_eq!(contents(&ring), [8, 9, 10]);
         let bytes = std::fs::read(&path).expect("readable");
         assert_eq!(bytes.len() as u64, RING_START + 900);
         assert!(bytes[64..264].iter().all(|byte| *byte == 10));
         // The next is written over it, so the header of the second has to go.
         push(&mut ring, "a", 10, 200);
-        assert_eq!(held(&ring), [9, 10, 11]);
+        assert_eq!(contents(&ring), [9, 10, 11]);
         let bytes = std::fs::read(&path).expect("readable");
         assert!(bytes[264..464].iter().all(|byte| *byte == 11));
         ring.drop_oldest().expect("written");

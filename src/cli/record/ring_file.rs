@@ -78,7 +78,7 @@ impl RingFile {
             io::Seek::rewind(&mut found)?;
             return Ok(RingFile { file: found, path, at: RING_START, unused: None });
         }
-        let (file, made) = Made::beside(&path)?;
+        let (file, made) = Made::in_background(&path)?;
         file.set_permissions(found.metadata()?.permissions())?;
         let unused = Some(Unused::Behind { made, earlier: found });
         Ok(RingFile { file, path, at: RING_START, unused })
@@ -267,9 +267,9 @@ mod tests {
         let path = folder.path().join("ring");
         let record = |byte: u8| {
             let mut ring = RingFile::open(&path, SIZE).expect("a ring");
-            let kept = ring.begin().expect("named");
+            let summary = ring.begin().expect("named");
             ring.write(RING_START, &[byte; 100]).expect("stored");
-            kept
+            summary
         };
         assert_eq!(record(1), None);
         // Until the first chunk comes nothing is changed, and nothing stays behind.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::cli::io::Limit;
+use crate::cli::io::Deadline;
 use crate::cli::record::packets::Profiler as Id;
 use crate::cli::record::profiler::tell;
 use crate::cli::ui::signals::end_now;
@@ -21,14 +21,14 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_
 
 /// What is known of the end, in every thread.
 #[derive(Default)]
-pub(crate) struct Ending {
+pub(crate) struct Shutdown {
     /// Of the outputs.
-    pub limit: Limit,
-    state: Mutex<State>,
+    pub limit: Deadline,
+    state: Mutex<ShutdownState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ShutdownState {
     has_begun: bool,
     profilers: BTreeSet<Id>,
     signals: u32,
@@ -36,8 +36,8 @@ struct State {
     is_draining: bool,
 }
 
-impl Ending {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Shutdown {
+    fn lock(&self) -> MutexGuard<'_, ShutdownState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,39 +115,39 @@ mod tests {
     use super::*;
 
     /// Of a recording that goes on.
-    fn ending() -> Arc<Ending> {
-        let ending = Arc::new(Ending::default());
+    fn shutdown() -> Arc<Shutdown> {
+        let shutdown = Arc::new(Shutdown::default());
         // Before that a signal ends the process.
-        ending.begin();
-        ending
+        shutdown.begin();
+        shutdown
     }
 
     /// Only what one signal does: a second one ends the process.
     #[test]
     fn the_first_signal_ends_the_profilers_that_are_there_and_leaves_the_outputs_a_while() {
         let mut sleepers = [(); 2].map(|()| Command::new("sleep").arg("60").spawn().expect("sleep runs"));
-        let ending = ending();
+        let shutdown = shutdown();
         for sleeper in &sleepers {
-            ending.profiler(sleeper.id(), true);
+            shutdown.profiler(sleeper.id(), true);
         }
-        ending.profiler(sleepers[1].id(), false);
-        assert_eq!((ending.signals(), ending.patience()), (0, PATIENCE.0));
-        ending.signal(Signal::INT.as_raw());
-        assert_eq!((ending.signals(), ending.patience()), (1, PATIENCE.0));
-        assert!(!ending.limit.is_over());
+        shutdown.profiler(sleepers[1].id(), false);
+        assert_eq!((shutdown.signals(), shutdown.patience()), (0, PATIENCE.0));
+        shutdown.signal(Signal::INT.as_raw());
+        assert_eq!((shutdown.signals(), shutdown.patience()), (1, PATIENCE.0));
+        assert!(!shutdown.limit.has_passed());
         assert_eq!(sleepers[0].wait().expect("a child").signal(), Some(Signal::INT.as_raw()));
         assert!(sleepers[1].try_wait().expect("a child").is_none(), "it is none any more");
         sleepers[1].kill().expect("a child");
         sleepers[1].wait().expect("a child");
         // From here on the time counts anew.
-        ending.drain();
-        assert!(!ending.limit.is_over());
+        shutdown.drain();
+        assert!(!shutdown.limit.has_passed());
     }
 
     #[test]
     fn who_sends_sigterm_does_not_wait_as_long() {
-        let ending = ending();
-        ending.signal(Signal::TERM.as_raw());
-        assert_eq!((ending.signals(), ending.patience()), (1, PATIENCE.1));
+        let shutdown = shutdown();
+        shutdown.signal(Signal::TERM.as_raw());
+        assert_eq!((shutdown.signals(), shutdown.patience()), (1, PATIENCE.1));
     }
 }

@@ -15,7 +15,7 @@ use crate::cli::net::Network;
 use crate::cli::record::control::check_plain;
 use crate::cli::record::profiles::is_profile;
 use crate::cli::record::recording::stream_options;
-use crate::cli::record::ring::{Held, whole_span};
+use crate::cli::record::ring::{RingContents, whole_span};
 use crate::cli::record::ring_file::is_ring_file;
 use crate::cli::record::stream::Stream;
 use crate::cli::ui::messages::Messages;
@@ -26,7 +26,7 @@ use crate::format::{Framing, Profile};
 /// A snapshot that was asked for.
 pub(crate) struct Wanted {
     pub path: PathBuf,
-    pub held: Held,
+    pub contents: RingContents,
     /// Who waits for the answer.
     pub reply: Option<Sender<String>>,
 }
@@ -44,8 +44,8 @@ impl Snapshots {
         let (args, network) = (args.clone(), network.clone());
         let thread = std::thread::Builder::new().spawn(move || {
             let mut all_written = true;
-            for Wanted { path, held, reply } in wanted {
-                let (is_written, told) = answer(&args, &network, messages, &path, &held);
+            for Wanted { path, contents, reply } in wanted {
+                let (is_written, told) = answer(&args, &network, messages, &path, &contents);
                 match reply {
                     // One who has gone needs no answer.
                     Some(reply) => drop(reply.send(told)),
@@ -71,31 +71,37 @@ impl Snapshots {
 }
 
 /// Writes a snapshot and tells whether it could, and how it went.
-fn answer(args: &Args, network: &Network, messages: Messages, path: &Path, held: &Held) -> (bool, String) {
-    let samples: u64 = held.chunks.iter().map(|(kept, _)| kept.samples).sum();
-    let span = whole_span(held.chunks.iter().map(|(kept, _)| kept));
+fn answer(
+    args: &Args,
+    network: &Network,
+    messages: Messages,
+    path: &Path,
+    contents: &RingContents,
+) -> (bool, String) {
+    let samples: u64 = contents.chunks.iter().map(|(summary, _)| summary.samples).sum();
+    let span = whole_span(contents.chunks.iter().map(|(summary, _)| summary));
     let name = path.display().to_string();
-    match write(args, network, &messages, path, held) {
+    match write(args, network, &messages, path, contents) {
         Ok(()) => {
-            let gone = held.gone;
+            let dropped = contents.dropped;
             messages.note(
                 &name,
                 &format!(
                     "{samples} samples in {} chunks; {} samples in {} chunks had gone before",
-                    held.chunks.len(),
-                    gone.samples,
-                    gone.chunks
+                    contents.chunks.len(),
+                    dropped.samples,
+                    dropped.chunks
                 ),
             );
             let told = json!({
                 "ok": true,
                 "path": name,
-                "chunks": held.chunks.len(),
+                "chunks": contents.chunks.len(),
                 "samples": samples,
                 "start_usec": span.map(|(low, _)| low),
                 "duration_usec": span.map(|(low, high)| high - low),
-                "gone_chunks": gone.chunks,
-                "gone_samples": gone.samples,
+                "gone_chunks": dropped.chunks,
+                "gone_samples": dropped.samples,
             });
             (true, told.to_string())
         }
@@ -111,12 +117,18 @@ pub(crate) fn failed(why: &str) -> String {
     json!({"ok": false, "error": why}).to_string()
 }
 
-fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held: &Held) -> Result<()> {
+fn write(
+    args: &Args,
+    network: &Network,
+    messages: &Messages,
+    path: &Path,
+    contents: &RingContents,
+) -> Result<()> {
     let target = Target::File(path.to_path_buf());
     let named = |error: Error| error.within(&target.name());
     // It was one when it was asked for, perhaps.
     check_plain(path)?;
-    if held.chunks.is_empty() {
+    if contents.chunks.is_empty() {
         return Err(named(Error::profile("the ring holds no chunk yet")));
     }
     if is_ring_file(path) {
@@ -124,14 +136,14 @@ fn write(args: &Args, network: &Network, messages: &Messages, path: &Path, held:
     }
     if is_profile(path) {
         let mut output = target.open().map_err(named)?;
-        for (_, chunk) in &held.chunks {
+        for (_, chunk) in &contents.chunks {
             output.write_all(chunk).map_err(|error| named(error.into()))?;
         }
         return output.commit().map_err(named);
     }
     let targets = std::slice::from_ref(&target);
     let mut snapshot = Stream::open(targets, args, network, messages, None)?;
-    for run in held.chunks.chunk_by(|(a, _), (b, _)| a.run_id == b.run_id) {
+    for run in contents.chunks.chunk_by(|(a, _), (b, _)| a.run_id == b.run_id) {
         let mut stream = RunStream::new(Framing::Chunks, stream_options(args, &run[0].0.run_id)?);
         for (_, chunk) in run {
             let mut profile = Profile::open(Cursor::new(chunk.as_slice()))?;
@@ -154,7 +166,7 @@ pub(crate) fn file_of(pattern: &Path, number: u64) -> PathBuf {
         name.replace("{}", &mark)
     } else {
         match name.split_once('.') {
-            Some((stem, ending)) if !stem.is_empty() => format!("{stem}-{mark}.{ending}"),
+            Some((stem, shutdown)) if !stem.is_empty() => format!("{stem}-{mark}.{shutdown}"),
             _ => format!("{name}-{mark}"),
         }
     };

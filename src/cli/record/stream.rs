@@ -1,8 +1,8 @@
 //! The stream of a recording, on its way to every target of its.
 
 use crate::cli::args::{Format, Record as Args};
-use crate::cli::io::outputs::Outlet;
-use crate::cli::io::{Limit, Target};
+use crate::cli::io::outputs::Outputs;
+use crate::cli::io::{Deadline, Target};
 use crate::cli::net::Network;
 use crate::cli::ui::messages::Messages;
 use crate::cli::{Status, is_broken_pipe};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 pub(crate) struct Stream {
     /// `None` where nobody wants it, or nobody any more.
-    written: Option<Box<Outlet>>,
+    written: Option<Box<Outputs>>,
     is_binary: bool,
     /// Why nobody wants it any more.
     pub failure: Option<Error>,
@@ -27,14 +27,14 @@ impl Stream {
         args: &Args,
         network: &Network,
         messages: &Messages,
-        limit: Option<&Limit>,
+        limit: Option<&Deadline>,
     ) -> Result<Self> {
         if targets.is_empty() {
             return Ok(Stream { written: None, is_binary: false, failure: None });
         }
         let format = args.written.format();
-        let outlet = Outlet::open(targets, &args.live, network, format, true, limit, messages)?;
-        Ok(Stream { written: Some(Box::new(outlet)), is_binary: format == Format::Binary, failure: None })
+        let outputs = Outputs::open(targets, &args.live, network, format, true, limit, messages)?;
+        Ok(Stream { written: Some(Box::new(outputs)), is_binary: format == Format::Binary, failure: None })
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -51,8 +51,8 @@ impl Stream {
     /// # Errors
     ///
     /// An address that nobody answers at.
-    pub fn wait_for_readers(&mut self) -> Result<()> {
-        self.written.as_mut().map_or(Ok(()), |written| written.wait_for_readers())
+    pub fn wait_for_subscribers(&mut self) -> Result<()> {
+        self.written.as_mut().map_or(Ok(()), |written| written.wait_for_subscribers())
     }
 
     /// Has something written, and lets readers have it. When the last target has failed the stream is not
@@ -61,7 +61,7 @@ impl Stream {
     /// # Errors
     ///
     /// What cannot be made.
-    pub fn write(&mut self, act: impl FnOnce(&mut Outlet) -> Result<()>) -> Result<()> {
+    pub fn write(&mut self, act: impl FnOnce(&mut Outputs) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
         let acted = act(written).map_err(|error| written.blamed(error));
         let Err(error) = acted.and_then(|()| written.publish()) else { return Ok(()) };
@@ -80,7 +80,7 @@ impl Stream {
     /// # Errors
     ///
     /// What cannot be made or written.
-    pub fn write_hidden(&mut self, act: impl FnOnce(&mut Outlet) -> Result<()>) -> Result<()> {
+    pub fn write_hidden(&mut self, act: impl FnOnce(&mut Outputs) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
         act(written).map_err(|error| written.blamed(error))
     }

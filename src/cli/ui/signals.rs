@@ -47,7 +47,7 @@ pub(crate) fn clean_up_on_stop() -> Result<()> {
 /// Ends the process as the signal does where nobody catches it, and leaves no unfinished file behind.
 #[cfg(unix)]
 pub(crate) fn end_now(signal: i32) {
-    crate::cli::io::remove_unfinished();
+    crate::cli::io::remove_unfinished_files();
     let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 

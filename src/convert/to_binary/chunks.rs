@@ -7,7 +7,7 @@ use tempfile::SpooledTempFile;
 
 use crate::convert::stream_definitions::Definitions;
 use crate::convert::to_binary::merge::Merge;
-use crate::convert::to_binary::stream_reader::{Intake, RunHead};
+use crate::convert::to_binary::stream_reader::{RunHead, StreamReader};
 use crate::convert::to_binary::{Outcome, ProfileOptions, threads, whole};
 use crate::convert::to_stream::options::Flush;
 use crate::error::Result;
@@ -43,7 +43,7 @@ use crate::protocol::RawColumns;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ToChunks<F> {
-    intake: Intake,
+    reader: StreamReader,
     chunks: Chunks<F>,
 }
 
@@ -82,7 +82,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             samples: 0,
             cut_stacks: 0,
         };
-        ToChunks { intake: Intake::new(options.run_id), chunks }
+        ToChunks { reader: StreamReader::new(options.run_id), chunks }
     }
 
     /// Takes the stream's line of this number, from 1. A message that is damaged or out of place is
@@ -92,8 +92,8 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     ///
     /// Errors of `commit`, and a second run where none was chosen.
     pub fn line(&mut self, number: u64, line: &mut [u8]) -> Result<()> {
-        let ToChunks { intake, chunks, .. } = self;
-        intake.line(number, line, |group, run, definitions| chunks.add_all(group, run, definitions))
+        let ToChunks { reader, chunks, .. } = self;
+        reader.line(number, line, |group, run, definitions| chunks.add_all(group, run, definitions))
     }
 
     /// Ends the stream and its last chunk, which says what was measured over the run.
@@ -103,14 +103,14 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     /// A stream that cannot become a profile: it has no run, or no samples where there were some; and
     /// errors of `commit`.
     pub fn finish(self) -> Result<Outcome<()>> {
-        let ToChunks { mut intake, mut chunks } = self;
-        intake.write_group(|group, run, definitions| chunks.add_all(group, run, definitions))?;
+        let ToChunks { mut reader, mut chunks } = self;
+        reader.write_group(|group, run, definitions| chunks.add_all(group, run, definitions))?;
         let Chunks { packing, threads, mut commit, open, index, mut samples, mut cut_stacks, .. } = chunks;
         if let Some(open) = &open {
             samples += open.writer.samples();
             cut_stacks += open.merge.cut_stacks();
         }
-        let ended = intake.finish(cut_stacks, samples)?;
+        let ended = reader.finish(cut_stacks, samples)?;
         // A chunk is closed by what comes behind it, so one is open unless there was no sample.
         let open = match open {
             Some(open) => open,

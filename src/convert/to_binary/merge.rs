@@ -1,6 +1,6 @@
 //! The samples of `raw` messages in the order in which a profiler would have written them.
 //!
-//! Samples go by their [`Place`], then by the order of the group's threads. Where a sample repeats its
+//! Samples go by their [`OrderKey`], then by the order of the group's threads. Where a sample repeats its
 //! thread's stack the order doesn't matter, so threads are followed one by one up to where
 //! they write a record, and only those places are put in order.
 
@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::format::Writer;
 use crate::format::write::delta::DeltaEncoder;
 use crate::limits::STACK_DEPTH;
-use crate::model::{Clock, Frame, Place, keys};
+use crate::model::{Clock, Frame, OrderKey, keys};
 use crate::protocol::{RawColumns, ThreadColumns};
 
 impl<W: Write + Seek> TableSink for Writer<W> {
@@ -53,7 +53,7 @@ impl Due {
     /// Bits of a thread's number: a group has no room for so many.
     const ORDER_BITS: u32 = 28;
 
-    fn new(Place { key, nth }: Place, order: usize) -> Self {
+    fn new(OrderKey { key, nth }: OrderKey, order: usize) -> Self {
         debug_assert!(order >> Self::ORDER_BITS == 0 && nth.leading_zeros() >= Self::ORDER_BITS);
         Due(u128::from(key) << 64 | u128::from(nth << Self::ORDER_BITS | order as u64))
     }
@@ -62,8 +62,8 @@ impl Due {
         self.0 as usize & ((1 << Self::ORDER_BITS) - 1)
     }
 
-    fn place(self) -> Place {
-        Place { key: (self.0 >> 64) as u64, nth: self.0 as u64 >> Self::ORDER_BITS }
+    fn place(self) -> OrderKey {
+        OrderKey { key: (self.0 >> 64) as u64, nth: self.0 as u64 >> Self::ORDER_BITS }
     }
 }
 
@@ -231,7 +231,7 @@ impl Merge {
 
     /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
     /// the next one, if there is one.
-    fn follow(&mut self, cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Option<Place>> {
+    fn follow(&mut self, cursor: &mut Cursor<'_>, definitions: &Definitions) -> Result<Option<OrderKey>> {
         let ThreadColumns { times_usec, status, .. } = cursor.columns;
         let node = cursor.next_node();
         if cursor.node.is_none() && self.is_stack(cursor, node, definitions) {
@@ -278,7 +278,7 @@ impl Merge {
     fn write<W: Write + Seek>(
         &mut self,
         cursor: &mut Cursor<'_>,
-        place: Place,
+        place: OrderKey,
         definitions: &mut Definitions,
         writer: &mut Writer<W>,
     ) -> Result<()> {

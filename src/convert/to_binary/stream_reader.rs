@@ -12,7 +12,7 @@ use crate::protocol::{Decoded, Message, RawColumns, decode, quoted};
 const SPARE: usize = 8;
 
 /// Takes a stream's lines and keeps its rules.
-pub(crate) struct Intake {
+pub(crate) struct StreamReader {
     chosen: Option<String>,
     session: Session,
     /// The raw messages that are in order together, and wait for more of them.
@@ -54,9 +54,9 @@ pub(crate) struct Ended {
     pub tolerated: Vec<String>,
 }
 
-impl Intake {
+impl StreamReader {
     pub fn new(chosen: Option<String>) -> Self {
-        Intake {
+        StreamReader {
             session: Session::new(chosen.clone()),
             chosen,
             group: Vec::new(),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::convert::aggregate::Aggregator;
 use crate::convert::to_stream::options::micros;
-use crate::convert::to_stream::{Heartbeats, Run, RunStatistics, RunStream};
+use crate::convert::to_stream::{Heartbeats, RunState, RunStatistics, RunStream};
 use crate::convert::used_frames::{MergedTables, UsedFrames};
 use crate::error::{ErrorKind, Position, Result};
-use crate::format::{Contents, Fault, FaultCode, Framing, Lost};
+use crate::format::{Contents, Fault, FaultCode, Framing, LostPart};
 use crate::model::{Statistics, Tables};
 use crate::protocol::MessageType;
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossReason};
@@ -73,7 +73,7 @@ impl RunStream {
         }
         let mut labels = chunk.map(|chunk| chunk.labels.clone()).unwrap_or_default();
         labels.extend(self.options.labels.clone());
-        self.run = Some(Run {
+        self.run = Some(RunState {
             facts: contents.header.facts.clone(),
             labels,
             wall_us: self.options.wall_start_us.map(|wall_us| (start_us, wall_us)).or(chunk_wall),
@@ -137,7 +137,7 @@ impl RunStream {
     /// # Errors
     ///
     /// As for [`RunStream::profile`].
-    pub fn lost(&mut self, lost: &Lost, sink: &mut impl Write) -> Result<()> {
+    pub fn lost(&mut self, lost: &LostPart, sink: &mut impl Write) -> Result<()> {
         self.order.lost();
         let amount =
             LossAmount { lost_samples: lost.samples, lost_bytes: Some(lost.bytes), ..LossAmount::default() };

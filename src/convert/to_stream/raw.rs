@@ -1,7 +1,7 @@
 //! Slices of lanes into the body of one `raw` message.
 
 use crate::convert::tree::{CallTree, ROOT};
-use crate::model::Slice;
+use crate::model::ThreadSamples;
 use crate::protocol::{Raw, RawThread};
 
 /// Room that is used again for every message.
@@ -15,7 +15,7 @@ pub(crate) struct RawBuilder {
 }
 
 /// Whether the differences of these times, the first from `start`, are signed numbers of 64 bits.
-fn is_near(start: u64, slice: &Slice<'_>) -> bool {
+fn is_near(start: u64, slice: &ThreadSamples<'_>) -> bool {
     let times = slice.times();
     if slice.is_rising() && start <= times[0] {
         return i64::try_from(times[times.len() - 1] - start).is_ok();
@@ -26,7 +26,7 @@ fn is_near(start: u64, slice: &Slice<'_>) -> bool {
 
 /// Where the times of a message or group with these samples count from, unless a clock jumps farther than a signed
 /// number of 64 bits can say, so that they belong in several. One sample alone never does.
-pub(crate) fn start_of<'a>(slices: impl Iterator<Item = Slice<'a>> + Clone) -> Option<u64> {
+pub(crate) fn start_of<'a>(slices: impl Iterator<Item = ThreadSamples<'a>> + Clone) -> Option<u64> {
     let key = slices.clone().map(|slice| slice.keys()[0]).min().unwrap_or(0);
     // A clock that was set back is far below its thread's highest time.
     let time = slices.clone().map(|slice| slice.times()[0]).min().unwrap_or(0);
@@ -40,13 +40,13 @@ impl RawBuilder {
         &mut self,
         batch: u64,
         start_us: u64,
-        slices: impl Iterator<Item = Slice<'a>>,
+        slices: impl Iterator<Item = ThreadSamples<'a>>,
         out: &mut Vec<u8>,
     ) {
         self.tree.clear();
         self.stacks.clear();
         let mut ends = Vec::new();
-        let slices: Vec<Slice<'a>> = slices.collect();
+        let slices: Vec<ThreadSamples<'a>> = slices.collect();
         for slice in &slices {
             self.thread(slice);
             ends.push(self.stacks.len());
@@ -72,7 +72,7 @@ impl RawBuilder {
         raw.write(out);
     }
 
-    fn thread(&mut self, slice: &Slice<'_>) {
+    fn thread(&mut self, slice: &ThreadSamples<'_>) {
         self.path.clear();
         // Of the stack that the thread comes with, only what the first run keeps is needed.
         let kept = slice.runs().next().map_or(0, |run| run.keep);

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::convert::to_stream::raw::{RawBuilder, start_of};
 use crate::limits::GROUP_SAMPLES;
-use crate::model::{Cut, Lanes, Slice};
+use crate::model::{Cut, ReorderBuffer, ThreadSamples};
 use crate::protocol::group;
 use crate::worker;
 
@@ -79,7 +79,7 @@ struct Heads {
 }
 
 impl Heads {
-    fn of<'a>(slices: impl Iterator<Item = Slice<'a>>) -> Self {
+    fn of<'a>(slices: impl Iterator<Item = ThreadSamples<'a>>) -> Self {
         let (mut heads, mut samples, mut instants) = (Heads::default(), 0, 1);
         for slice in slices {
             let digits = slice.thread().thread_id.checked_ilog10().unwrap_or(0) as usize + 1;
@@ -144,7 +144,7 @@ enum Making {
 struct Job {
     batch: u64,
     wanted: Wanted,
-    block: Lanes,
+    block: ReorderBuffer,
     lines: Lines,
 }
 
@@ -187,8 +187,8 @@ impl RawLines {
         Wanted { samples: if is_group { group } else { line }, is_group, line }
     }
 
-    /// Adds the block that the last cut of `lanes` marks.
-    pub fn add(&mut self, batch: u64, lanes: &Lanes) {
+    /// Adds the block that the last cut of `buffer` marks.
+    pub fn add(&mut self, batch: u64, buffer: &ReorderBuffer) {
         let wanted = self.wanted();
         let mut job = self.spare.pop().unwrap_or_default();
         job.batch = batch;
@@ -197,14 +197,14 @@ impl RawLines {
         // The first tells at once how many samples fit, and is all of a short profile.
         let is_first = self.fits.is_empty();
         if is_first || !self.has_workers() {
-            self.maker.make(self.shape, batch, job.wanted, lanes, &mut job.lines);
+            self.maker.make(self.shape, batch, job.wanted, buffer, &mut job.lines);
             self.making.push_back(Making::Done(Box::new(job)));
             if is_first {
                 self.collect();
             }
             return;
         }
-        job.block.copy_from(lanes.slices());
+        job.block.copy_from(buffer.slices());
         self.workers[self.next].jobs.send(job).expect("the worker waits for jobs");
         self.making.push_back(Making::By(self.next));
         self.next = (self.next + 1) % self.workers.len();
@@ -257,7 +257,7 @@ impl Worker {
         worker::worker(move || {
             let mut maker = Maker::default();
             for mut job in todo {
-                job.block.cut(usize::MAX, None, Cut::Up);
+                job.block.cut(usize::MAX, None, Cut::AfterInstant);
                 maker.make(shape, job.batch, job.wanted, &job.block, &mut job.lines);
                 if finished.send(job).is_err() {
                     return;
@@ -272,28 +272,28 @@ impl Worker {
 struct Maker {
     raw: RawBuilder,
     /// A block that doesn't fit into a line.
-    rest: Lanes,
+    rest: ReorderBuffer,
 }
 
 impl Maker {
-    /// Makes lines of the block that the last cut of `lanes` marks: one, where they fit.
-    fn make(&mut self, shape: Shape, batch: u64, wanted: Wanted, lanes: &Lanes, lines: &mut Lines) {
+    /// Makes lines of the block that the last cut of `buffer` marks: one, where they fit.
+    fn make(&mut self, shape: Shape, batch: u64, wanted: Wanted, buffer: &ReorderBuffer, lines: &mut Lines) {
         lines.text.clear();
         lines.ends.clear();
         lines.frames.clear();
         lines.fit = None;
-        let samples: usize = lanes.slices().map(|slice| slice.times().len()).sum();
-        let heads = Heads::of(lanes.slices());
-        let start_us = start_of(lanes.slices());
+        let samples: usize = buffer.slices().map(|slice| slice.times().len()).sum();
+        let heads = Heads::of(buffer.slices());
+        let start_us = start_of(buffer.slices());
         if wanted.is_group {
-            self.rest.copy_from(lanes.slices());
+            self.rest.copy_from(buffer.slices());
             self.split(shape, batch, wanted.line, true, lines);
             if 2 * samples >= wanted.samples {
                 lines.fit = Some(shape.fit(samples, heads, lines.text.len(), true));
             }
             return;
         }
-        let length = self.write(shape, batch, start_us.unwrap_or(0), lanes.slices(), lines);
+        let length = self.write(shape, batch, start_us.unwrap_or(0), buffer.slices(), lines);
         // A block that had to be small says little.
         if length > shape.limit / 2 || 2 * samples >= wanted.samples {
             lines.fit = Some(shape.fit(samples, heads, length, false));
@@ -303,7 +303,7 @@ impl Maker {
             return;
         }
         lines.text.clear();
-        self.rest.copy_from(lanes.slices());
+        self.rest.copy_from(buffer.slices());
         let pieces = (length * 16 / 15).div_ceil(shape.limit).max(2 - usize::from(start_us.is_some()));
         self.split(shape, batch, samples.div_ceil(pieces), shape.is_for_a_group(heads), lines);
     }
@@ -313,10 +313,10 @@ impl Maker {
         let mut rest = std::mem::take(&mut self.rest);
         let mut group = GROUP_SAMPLES;
         while rest.waiting() > 0 {
-            let taken = rest.cut(if is_group { group } else { line }, None, Cut::Down);
+            let taken = rest.cut(if is_group { group } else { line }, None, Cut::BeforeInstant);
             // An instant that is alone, a sample a thread, is a group in any case.
             if is_group || taken > line {
-                let slices: Vec<Slice<'_>> = rest.slices().collect();
+                let slices: Vec<ThreadSamples<'_>> = rest.slices().collect();
                 let start = lines.mark();
                 let is_instant = taken == slices.len();
                 let fits = self.split_group(shape, batch, &mut line, is_instant, &slices, lines);
@@ -351,14 +351,15 @@ impl Maker {
         batch: u64,
         line: &mut usize,
         is_instant: bool,
-        threads: &[Slice<'_>],
+        threads: &[ThreadSamples<'_>],
         lines: &mut Lines,
     ) -> bool {
         let start_us = start_of(threads.iter().copied());
         if start_us.is_none() && !is_instant {
             return false;
         }
-        let samples = |slices: &[Slice<'_>]| slices.iter().map(|slice| slice.times().len()).sum::<usize>();
+        let samples =
+            |slices: &[ThreadSamples<'_>]| slices.iter().map(|slice| slice.times().len()).sum::<usize>();
         // A few more than were expected to fit may do so.
         let all = samples(threads);
         let mut wanted = if all / 2 < *line { all } else { *line };
@@ -399,7 +400,7 @@ impl Maker {
         shape: Shape,
         batch: u64,
         start_us: u64,
-        slices: impl Iterator<Item = Slice<'a>>,
+        slices: impl Iterator<Item = ThreadSamples<'a>>,
         lines: &mut Lines,
     ) -> usize {
         let start = lines.text.len();
@@ -454,34 +455,34 @@ mod tests {
     const LIMIT: usize = 8 * 1024;
 
     /// Samples of three threads whose stacks change more often as time goes by, so that estimates fail.
-    fn samples() -> Lanes {
-        let mut lanes =
-            Lanes::new([5, 6, 7].map(|thread_id| ThreadKey { interpreter_id: 0, thread_id }), 1000);
+    fn samples() -> ReorderBuffer {
+        let mut buffer =
+            ReorderBuffer::new([5, 6, 7].map(|thread_id| ThreadKey { interpreter_id: 0, thread_id }), 1000);
         let mut state = 1u32;
         for step in 0..20_000u32 {
-            for lane in 0..3 {
+            for queue in 0..3 {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 if (state >> 8) % 20_000 < step {
-                    let keep = lanes.depth(lane).min(state >> 29);
+                    let keep = buffer.depth(queue).min(state >> 29);
                     let pushed = [state >> 20, state >> 22];
-                    lanes.change(lane, StackChange { keep, push: 2 }, pushed.into_iter());
+                    buffer.change(queue, StackChange { keep, push: 2 }, pushed.into_iter());
                 }
-                lanes.push(lane, 100, (state >> 24) as u8);
+                buffer.push(queue, 100, (state >> 24) as u8);
             }
         }
-        lanes
+        buffer
     }
 
     fn lines(threads: usize) -> Vec<Vec<u8>> {
         let mut raw = RawLines::new(ENVELOPE, LIMIT, threads);
-        let mut lanes = samples();
+        let mut buffer = samples();
         let mut all = Vec::new();
         for batch in 0.. {
             for _ in 0..7 {
-                lanes.cut(raw.wanted().samples, None, Cut::Down);
-                raw.add(batch, &lanes);
-                lanes.advance();
-                if lanes.waiting() == 0 {
+                buffer.cut(raw.wanted().samples, None, Cut::BeforeInstant);
+                raw.add(batch, &buffer);
+                buffer.advance();
+                if buffer.waiting() == 0 {
                     break;
                 }
             }
@@ -491,7 +492,7 @@ mod tests {
                 all.extend(starts.zip(ends).map(|(start, end)| text[*start..*end].to_vec()));
             }
             raw.give_back(blocks);
-            if lanes.waiting() == 0 {
+            if buffer.waiting() == 0 {
                 break;
             }
         }
@@ -520,21 +521,21 @@ mod tests {
     fn an_instant_of_many_threads_is_cut_between_threads_into_full_lines() {
         const THREADS: u64 = 3000;
         let threads = (0..THREADS).map(|thread_id| ThreadKey { interpreter_id: 0, thread_id });
-        let mut lanes = Lanes::new(threads, 0);
+        let mut buffer = ReorderBuffer::new(threads, 0);
         let mut samples = 0;
         for instant in 0..20 {
-            for lane in (0..THREADS as usize).filter(|lane| instant % 4 == 0 || lane % 700 == instant) {
-                lanes.change(lane, StackChange { keep: 0, push: 1 }, std::iter::once(lane as u32 % 50));
-                lanes.push(lane, 100, 1);
+            for queue in (0..THREADS as usize).filter(|queue| instant % 4 == 0 || queue % 700 == instant) {
+                buffer.change(queue, StackChange { keep: 0, push: 1 }, std::iter::once(queue as u32 % 50));
+                buffer.push(queue, 100, 1);
                 samples += 1;
             }
         }
         let mut raw = RawLines::new(ENVELOPE, LIMIT, 1);
         let (mut found, mut lines) = (0, 0);
-        while lanes.waiting() > 0 {
-            lanes.cut(raw.wanted().samples, None, Cut::Down);
-            raw.add(0, &lanes);
-            lanes.advance();
+        while buffer.waiting() > 0 {
+            buffer.cut(raw.wanted().samples, None, Cut::BeforeInstant);
+            raw.add(0, &buffer);
+            buffer.advance();
         }
         for Lines { text, ends, .. } in raw.take() {
             let starts = std::iter::once(&0).chain(&ends);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::convert::aggregate::Aggregator;
 use crate::convert::to_stream::parts::loss;
-use crate::convert::to_stream::{Batch, RunStream, Written};
+use crate::convert::to_stream::{Batch, RunStream, StreamSummary};
 use crate::convert::used_frames::MergedTables;
 use crate::counts::CountTable;
 use crate::error::{Error, Result};
@@ -147,7 +147,7 @@ impl RunStream {
     /// # Errors
     ///
     /// As for [`RunStream::profile`].
-    pub fn finish(mut self, sink: &mut impl Write) -> Result<Written> {
+    pub fn finish(mut self, sink: &mut impl Write) -> Result<StreamSummary> {
         if let Some(error) = self.broken_end() {
             self.broke_off(&error);
         }
@@ -182,7 +182,7 @@ impl RunStream {
         }
         sink.write_all(&self.text)?;
         sink.flush()?;
-        Ok(Written {
+        Ok(StreamSummary {
             complete: end.complete,
             samples: self.samples,
             batches: end.batches,

@@ -55,12 +55,12 @@ pub enum Part<R> {
     /// A profile; one of several parts has no faults.
     Profile(Box<Profile<R>>),
     /// Bytes that are no sound part.
-    Lost(Lost),
+    Lost(LostPart),
 }
 
 /// Bytes that could not be read.
 #[derive(Debug)]
-pub struct Lost {
+pub struct LostPart {
     /// Place in the input.
     pub at: u64,
     /// How many.
@@ -73,7 +73,7 @@ pub struct Lost {
     pub error: Error,
 }
 
-impl Lost {
+impl LostPart {
     /// What is lost, and why, in words.
     pub fn to_error(&self) -> Error {
         let samples = self.samples.map_or(String::new(), |samples| format!(" ({samples} samples)"));
@@ -86,14 +86,14 @@ impl Lost {
 
 /// Where a part is, as its header and its footer agree to give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PartLocation {
     /// Its profile's first byte.
     pub at: u64,
     /// Bytes of its profile.
     pub size: u64,
 }
 
-impl Place {
+impl PartLocation {
     fn end(self) -> u64 {
         self.at + self.size
     }
@@ -227,11 +227,14 @@ impl Sequence {
     /// # Errors
     ///
     /// Errors of the source.
-    pub fn next_place(&mut self, source: &mut (impl Read + Seek)) -> Result<Option<Result<Place, Lost>>> {
+    pub fn next_place(
+        &mut self,
+        source: &mut (impl Read + Seek),
+    ) -> Result<Option<Result<PartLocation, LostPart>>> {
         if self.framing == Framing::Files {
             let Some((at, size)) = self.files.pop_front() else { return Ok(None) };
             self.at = at + size;
-            return Ok(Some(Ok(Place { at, size })));
+            return Ok(Some(Ok(PartLocation { at, size })));
         }
         if let Some(place) = self.committed(source)? {
             return Ok(Some(place));
@@ -246,11 +249,14 @@ impl Sequence {
         };
         let at = self.at;
         self.at += rest;
-        Ok(Some(Err(Lost { at, bytes: rest, samples: None, is_tail: true, error })))
+        Ok(Some(Err(LostPart { at, bytes: rest, samples: None, is_tail: true, error })))
     }
 
     /// The next part's place, or damage with a known end; goes on behind it.
-    fn committed(&mut self, source: &mut (impl Read + Seek)) -> Result<Option<Result<Place, Lost>>> {
+    fn committed(
+        &mut self,
+        source: &mut (impl Read + Seek),
+    ) -> Result<Option<Result<PartLocation, LostPart>>> {
         let at = self.at;
         let broken = match self.frame_at(source, at)? {
             Ok(place) => {
@@ -261,14 +267,14 @@ impl Sequence {
         };
         let Some(end) = self.search(source, broken.end)?.or(broken.end) else { return Ok(None) };
         self.at = end;
-        Ok(Some(Err(Lost { at, bytes: end - at, samples: None, is_tail: false, error: broken.error })))
+        Ok(Some(Err(LostPart { at, bytes: end - at, samples: None, is_tail: false, error: broken.error })))
     }
 
     /// Opens a part, or tells why it is lost.
     fn opened<'s, R: Read + Seek>(
         &self,
         source: &'s mut R,
-        place: Result<Place, Lost>,
+        place: Result<PartLocation, LostPart>,
     ) -> Result<Part<&'s mut R>> {
         let place = match place {
             Ok(place) => place,
@@ -289,10 +295,10 @@ impl Sequence {
         };
         // A framed part is lost with its length.
         let at = place.at - self.ahead;
-        Ok(Part::Lost(Lost { at, bytes: place.end() - at, samples, is_tail: false, error }))
+        Ok(Part::Lost(LostPart { at, bytes: place.end() - at, samples, is_tail: false, error }))
     }
 
-    fn frame_at(&self, source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
+    fn frame_at(&self, source: &mut (impl Read + Seek), at: u64) -> Result<Result<PartLocation, Broken>> {
         match (self.framing, self.ahead) {
             (Framing::Lengths, _) => framed_at(source, at, Layout::Wide),
             (_, LENGTH_LEN) => framed_at(source, at, Layout::Chunk),
@@ -345,7 +351,7 @@ fn reaches(source: &mut (impl Read + Seek), end: u64) -> Result<bool> {
     Ok(read_up_to(source, end - 1, &mut [0])? == 1)
 }
 
-fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Broken>> {
+fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<PartLocation, Broken>> {
     let mut start = [0; HEADER_LEN as usize];
     let got = read_up_to(source, at, &mut start)?;
     if start[..got].iter().all(|byte| *byte == 0) {
@@ -374,7 +380,7 @@ fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Br
     read_up_to(source, end - FOOTER_LEN, &mut footer)?;
     let declared = Footer::read(&footer, order).size;
     if declared == size {
-        return Ok(Ok(Place { at, size }));
+        return Ok(Ok(PartLocation { at, size }));
     }
     // Where another chunk, or the end, comes just there, the size may be right all the same.
     let mut next = [0; HEADER_LEN as usize];
@@ -385,7 +391,11 @@ fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<Place, Br
     Ok(Err(Broken { error, end: fits.then_some(end) }))
 }
 
-fn framed_at(source: &mut (impl Read + Seek), at: u64, layout: Layout) -> Result<Result<Place, Broken>> {
+fn framed_at(
+    source: &mut (impl Read + Seek),
+    at: u64,
+    layout: Layout,
+) -> Result<Result<PartLocation, Broken>> {
     let mut start = [0; 12];
     let got = read_up_to(source, at, &mut start)?;
     if got < start.len() {
@@ -404,11 +414,11 @@ fn framed_at(source: &mut (impl Read + Seek), at: u64, layout: Layout) -> Result
         let there = source.seek(SeekFrom::End(0))?.saturating_sub(profile_at);
         return broken(at, format!("truncated: a framed profile of {size} bytes, but {there} are there"));
     }
-    Ok(Ok(Place { at: profile_at, size }))
+    Ok(Ok(PartLocation { at: profile_at, size }))
 }
 
 /// The samples that a part's header declares, if its offsets look sound.
-fn declared_samples(source: &mut (impl Read + Seek), place: Place) -> Result<Option<u64>> {
+fn declared_samples(source: &mut (impl Read + Seek), place: PartLocation) -> Result<Option<u64>> {
     let mut start = [0; HEADER_LEN as usize];
     read_up_to(source, place.at, &mut start)?;
     Ok(Header::read(&start, place.size, place.at).ok().map(|header| header.samples))

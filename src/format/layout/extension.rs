@@ -154,7 +154,7 @@ impl RunEnds {
 }
 
 /// What was found: the block's facts, the mode and the capture settings.
-pub(crate) struct Found {
+pub(crate) struct ExtensionBlocks {
     pub info: ChunkInfo,
     pub mode: Option<Mode>,
     pub capture: Option<Capture>,
@@ -187,7 +187,7 @@ impl Mark {
 
 /// Looks for the blocks at the end of `tail`, what stands between the frames and the statistics. The
 /// error tells why they are passed over.
-pub(crate) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<Found>, String> {
+pub(crate) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<ExtensionBlocks>, String> {
     let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *CHUNK) else {
         return Ok(None);
     };
@@ -204,7 +204,7 @@ pub(crate) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<Found>, Strin
     };
     let config = order.u32(block, 96);
     let wall_us = order.u64(block, 88) as i64;
-    Ok(Some(Found {
+    Ok(Some(ExtensionBlocks {
         info: ChunkInfo {
             run_id,
             index: order.u64(block, 64),

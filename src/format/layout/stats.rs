@@ -15,7 +15,7 @@ const HAS_ERROR_RATE: u32 = 1;
 const HAS_MISSED: u32 = 2;
 
 /// What stands before the footer.
-pub(crate) enum Found {
+pub(crate) enum StatsBlock {
     Nothing,
     Statistics(Statistics),
     /// A block that cannot be understood, and why.
@@ -24,11 +24,11 @@ pub(crate) enum Found {
     Unsound(Error),
 }
 
-impl Found {
+impl StatsBlock {
     /// Bytes that the block takes of a tail of `length`, as far as it says; 0 without one.
     pub fn len(&self, tail: &[u8], order: ByteOrder) -> usize {
         let size = match self {
-            Found::Nothing => None,
+            StatsBlock::Nothing => None,
             _ => Mark::read(tail, order).and_then(|mark| usize::try_from(mark.size).ok()),
         };
         size.filter(|size| (MARK..=tail.len()).contains(size)).unwrap_or(0)
@@ -43,23 +43,25 @@ pub(crate) fn read(
     free: impl FnOnce() -> Result<u64>,
     order: ByteOrder,
     footer_at: u64,
-) -> Result<Found> {
+) -> Result<StatsBlock> {
     let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *SIGNATURE) else {
-        return Ok(Found::Nothing);
+        return Ok(StatsBlock::Nothing);
     };
     let Mark { version, size, .. } = mark;
     if version != 1 {
-        return Ok(Found::PassedOver(format!("it has version {version}")));
+        return Ok(StatsBlock::PassedOver(format!("it has version {version}")));
     }
     if size != OLD_SIZE && (size < SIZE || !size.is_multiple_of(8)) {
-        return Ok(Found::PassedOver(format!("it gives its size as {size} bytes")));
+        return Ok(StatsBlock::PassedOver(format!("it gives its size as {size} bytes")));
     }
     if size > tail.len() as u64 {
-        return Ok(Found::PassedOver(format!("it gives its size as {size} bytes, which are not there")));
+        return Ok(StatsBlock::PassedOver(format!("it gives its size as {size} bytes, which are not there")));
     }
     let statistics = if size == OLD_SIZE {
         if free()? == SIZE {
-            return Ok(Found::PassedOver(format!("it gives its size as {size} bytes, but {SIZE} are there")));
+            return Ok(StatsBlock::PassedOver(format!(
+                "it gives its size as {size} bytes, but {SIZE} are there"
+            )));
         }
         let at = tail.len() - OLD_SIZE as usize;
         Statistics {
@@ -80,8 +82,8 @@ pub(crate) fn read(
         }
     };
     match fault(&statistics) {
-        Some(fault) => Ok(Found::Unsound(Error::profile(fault).at(Position::Byte(footer_at - size)))),
-        None => Ok(Found::Statistics(statistics)),
+        Some(fault) => Ok(StatsBlock::Unsound(Error::profile(fault).at(Position::Byte(footer_at - size)))),
+        None => Ok(StatsBlock::Statistics(statistics)),
     }
 }
 

@@ -25,7 +25,9 @@ use crate::format::layout::identify;
 use crate::format::layout::stats;
 use crate::format::layout::tables;
 use crate::format::open::{ZSTD_MAGIC, read_up_to};
-use crate::format::record::{Body, FULL, Place, REPEAT, Record, RecordReader, write_change, write_head};
+use crate::format::record::{
+    Body, FULL, REPEAT, Record, RecordReader, RegionPosition, write_change, write_head,
+};
 use crate::format::write::writer::{Packing, Writer};
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, TABLE_BYTES, ZSTD_WINDOW_LOG};
 use crate::model::{Frame, Location, RunFacts, Statistics, Tables, ThreadKey};
@@ -214,11 +216,16 @@ fn records<'a>(source: &'a mut (impl Read + Seek), head: &Head, is_zstd: bool) -
     source.seek(SeekFrom::Start(HEADER_LEN))?;
     let region = source.take(head.records_end.saturating_sub(HEADER_LEN));
     if !is_zstd {
-        return Ok(RecordReader::new(Box::new(region), u64::MAX, head.order, Place::File(HEADER_LEN)));
+        return Ok(RecordReader::new(
+            Box::new(region),
+            u64::MAX,
+            head.order,
+            RegionPosition::File(HEADER_LEN),
+        ));
     }
     let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::new(region))?.single_frame();
     decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-    Ok(RecordReader::new(Box::new(decoder), u64::MAX, head.order, Place::Unpacked))
+    Ok(RecordReader::new(Box::new(decoder), u64::MAX, head.order, RegionPosition::Unpacked))
 }
 
 fn walk(source: &mut (impl Read + Seek), head: &Head, is_zstd: bool) -> Result<Walk> {
@@ -354,7 +361,7 @@ fn are_numbered(frames: &[u32], new: std::ops::Range<u32>) -> bool {
 
 /// What was found behind the records.
 #[derive(Default)]
-struct Found {
+struct FoundTables {
     tables: Tables,
     statistics: Option<Statistics>,
     /// Byte of the source where they begin.
@@ -367,7 +374,7 @@ fn find_tables(
     walk: &Walk,
     size: u64,
     is_zstd: bool,
-) -> Result<Found> {
+) -> Result<FoundTables> {
     let mut bytes = [0; FOOTER_LEN as usize];
     let footer_at = size.saturating_sub(FOOTER_LEN);
     read_up_to(source, footer_at, &mut bytes)?;
@@ -391,11 +398,11 @@ fn find_tables(
             let room = bytes.len() - length;
             let statistics = statistics(bytes, room, head.order, footer_at);
             if room == 0 || statistics.is_some() {
-                return Ok(Found { tables, statistics, at: Some(*start) });
+                return Ok(FoundTables { tables, statistics, at: Some(*start) });
             }
         }
     }
-    let Some(header) = &head.header else { return Ok(Found::default()) };
+    let Some(header) = &head.header else { return Ok(FoundTables::default()) };
     // The places are known, the counts are not.
     let frames_at = (header.frames_at - header.strings_at) as usize;
     let tables = tables::read_remains(&tail, frames_at, walk.frames as usize);
@@ -404,13 +411,13 @@ fn find_tables(
         let end = mark + 16;
         statistics(&tail[..end], end, head.order, from + end as u64)
     });
-    Ok(Found { tables, statistics, at: Some(header.strings_at) })
+    Ok(FoundTables { tables, statistics, at: Some(header.strings_at) })
 }
 
 /// The statistics at the end of `tail`, whose last `free` bytes no frame takes.
 fn statistics(tail: &[u8], free: usize, order: ByteOrder, end: u64) -> Option<Statistics> {
     match stats::read(tail, || Ok(free as u64), order, end) {
-        Ok(stats::Found::Statistics(statistics)) => Some(statistics),
+        Ok(stats::StatsBlock::Statistics(statistics)) => Some(statistics),
         _ => None,
     }
 }
@@ -424,7 +431,12 @@ fn read_tail(source: &mut (impl Read + Seek), from: u64, size: u64) -> Result<Ve
 }
 
 /// Writes the sound profile, in a second walk over the records.
-fn write(source: &mut (impl Read + Seek), head: &Head, found: Found, is_zstd: bool) -> Result<Salvaged> {
+fn write(
+    source: &mut (impl Read + Seek),
+    head: &Head,
+    found: FoundTables,
+    is_zstd: bool,
+) -> Result<Salvaged> {
     let packing = if is_zstd { Packing::Zstd(5) } else { Packing::None };
     let mut writer = Writer::new(SpooledTempFile::new(SPOOL_MEMORY), head.facts.clone(), packing, 1)?;
     let is_doubtful = !is_zstd && !head.is_end_known && found.at.is_none();
@@ -446,7 +458,7 @@ fn write(source: &mut (impl Read + Seek), head: &Head, found: Found, is_zstd: bo
         writer.added(u64::from(samples))
     })?;
 
-    let Found { tables, statistics, at } = found;
+    let FoundTables { tables, statistics, at } = found;
     for index in 0..tables.strings.len() as u32 {
         writer.string(tables.strings.get(index).unwrap_or_default());
     }

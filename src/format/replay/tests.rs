@@ -4,7 +4,7 @@ use super::*;
 use crate::error::{ErrorKind, Result};
 use crate::format::layout::header::ByteOrder;
 use crate::format::record::{self, Change, REPEAT};
-use crate::format::scan::{Region, Scanned};
+use crate::format::scan::{Region, ScanResult};
 use crate::limits::THREADS;
 use crate::model::{Clock, Cut, ThreadKey};
 use crate::varint;
@@ -46,33 +46,33 @@ fn region(records: &[Made]) -> Vec<u8> {
 }
 
 fn reader(bytes: &[u8]) -> RecordReader<'_> {
-    RecordReader::new(Box::new(bytes), bytes.len() as u64, ByteOrder::Little, record::Place::File(0))
+    RecordReader::new(Box::new(bytes), bytes.len() as u64, ByteOrder::Little, record::RegionPosition::File(0))
 }
 
-fn scan(bytes: &[u8]) -> Result<Scanned> {
+fn scan(bytes: &[u8]) -> Result<ScanResult> {
     Region { reader: reader(bytes), start_us: START, frames: 1, windows: None, reorder: REORDER }.scan()
 }
 
 /// All samples of a region in order, slowly and obviously: collected and sorted by the rule.
-fn sorted(records: &[Made], rank: impl Fn(u64) -> usize, threads: usize) -> Vec<(Place, usize, u64, u8)> {
+fn sorted(records: &[Made], rank: impl Fn(u64) -> usize, threads: usize) -> Vec<(OrderKey, usize, u64, u8)> {
     let mut clocks = vec![(START, Clock::default()); threads];
     let mut samples = Vec::new();
     for record in records {
-        let lane = rank(record.thread);
-        let (time, clock) = &mut clocks[lane];
+        let queue = rank(record.thread);
+        let (time, clock) = &mut clocks[queue];
         for (delta, status) in &record.samples {
             *time = time.wrapping_add(*delta);
-            samples.push((clock.take(*time), lane, *time, *status));
+            samples.push((clock.take(*time), queue, *time, *status));
         }
     }
-    samples.sort_by_key(|(place, lane, ..)| (*place, *lane));
+    samples.sort_by_key(|(place, queue, ..)| (*place, *queue));
     samples
 }
 
 /// Replays a region `wanted` samples at a time, against the list; tells how many samples waited at most.
 fn check(records: &[Made], wanted: usize) -> usize {
     let bytes = region(records);
-    let Scanned { scan, mut late, fault, .. } = scan(&bytes).expect("memory");
+    let ScanResult { scan, mut late, fault, .. } = scan(&bytes).expect("memory");
     assert!(fault.is_none(), "{fault:?}");
     let rank = |id: u64| scan.threads.iter().position(|of| of.thread == thread(id)).expect("a thread");
     let ranks: Vec<usize> = (0..=records.iter().map(|record| record.thread).max().unwrap_or(0))
@@ -84,20 +84,20 @@ fn check(records: &[Made], wanted: usize) -> usize {
     loop {
         replay.load(wanted).expect("memory");
         let before = replay.complete_before();
-        let lanes = replay.lanes();
-        most = most.max(lanes.waiting());
-        let taken = lanes.cut(wanted, before, Cut::Down);
+        let buffer = replay.buffer();
+        most = most.max(buffer.waiting());
+        let taken = buffer.cut(wanted, before, Cut::BeforeInstant);
         if taken == 0 {
             break;
         }
         let mut these = expected[done..done + taken].to_vec();
-        these.sort_by_key(|(_, lane, ..)| *lane);
-        let found = lanes.slices().flat_map(|slice| {
+        these.sort_by_key(|(_, queue, ..)| *queue);
+        let found = buffer.slices().flat_map(|slice| {
             let samples = slice.times().iter().zip(slice.status());
             samples.map(move |(time, status)| (slice.index(), *time, *status)).collect::<Vec<_>>()
         });
-        assert!(found.eq(these.into_iter().map(|(_, lane, time, status)| (lane, time, status))));
-        lanes.advance();
+        assert!(found.eq(these.into_iter().map(|(_, queue, time, status)| (queue, time, status))));
+        buffer.advance();
         done += taken;
     }
     assert_eq!(done, expected.len());

@@ -25,7 +25,7 @@ pub(crate) struct DeltaEncoder {
     start_us: u64,
     indexes: FxHashMap<ThreadKey, usize>,
     /// In the order in which they were first seen.
-    threads: Vec<Thread>,
+    threads: Vec<EncodedThread>,
     /// Bytes of the runs in memory, and how many may be there.
     kept: usize,
     may_keep: usize,
@@ -33,7 +33,7 @@ pub(crate) struct DeltaEncoder {
 }
 
 #[derive(Debug)]
-struct Thread {
+struct EncodedThread {
     key: ThreadKey,
     last_time: u64,
     /// Outermost frame first.
@@ -62,7 +62,7 @@ impl DeltaEncoder {
     /// The number of a thread; a new one gets the next.
     pub fn thread(&mut self, key: ThreadKey) -> usize {
         *self.indexes.entry(key).or_insert_with(|| {
-            self.threads.push(Thread {
+            self.threads.push(EncodedThread {
                 key,
                 last_time: self.start_us,
                 stack: Vec::new(),
@@ -191,7 +191,7 @@ impl DeltaEncoder {
     }
 }
 
-impl Thread {
+impl EncodedThread {
     /// Bytes that the run may still take.
     #[inline]
     fn room(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Clock, Place, ThreadKey};
+use crate::model::{Clock, OrderKey, ThreadKey};
 use crate::protocol::check::Report;
 use crate::protocol::decode::RawColumns;
 use crate::protocol::encode::NULL;
@@ -22,18 +22,18 @@ pub(crate) struct Room {
 /// Where the threads of a run are.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
-    known: HashMap<ThreadKey, Thread>,
+    known: HashMap<ThreadKey, ThreadOrder>,
     groups: Groups,
     /// The last sample, in time order, of the groups before the current one, and of that one.
-    before: Option<Place>,
-    last: Option<Place>,
+    before: Option<OrderKey>,
+    last: Option<OrderKey>,
     /// Samples are missing, or threads too many.
     unknown_order: bool,
     too_many: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Thread {
+struct ThreadOrder {
     clock: Clock,
     /// The last batch that has a sample of it.
     batch: u64,
@@ -131,7 +131,7 @@ impl Threads {
         if !self.groups.goes_on(columns) {
             self.before = self.last;
         }
-        let mut first: Option<(Place, u64)> = None;
+        let mut first: Option<(OrderKey, u64)> = None;
         for thread in columns.threads() {
             let Some(&start) = thread.times_usec.first() else { continue };
             let key = thread.key();
@@ -156,7 +156,7 @@ impl Threads {
             sums.empty += thread.empty() as u64;
             sums.threads += u64::from(before.is_none_or(|thread| thread.batch != batch));
             self.last = self.last.max(Some(place));
-            self.known.insert(key, Thread { clock, batch });
+            self.known.insert(key, ThreadOrder { clock, batch });
         }
         if let (Some((place, thread)), Some(before)) = (first, self.before)
             && place < before

@@ -24,7 +24,7 @@ const REASON: usize = 64;
 
 /// Follows one run.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct RunChecker {
     run_id: String,
     next_seq: u64,
     last_line: u64,
@@ -81,7 +81,7 @@ impl Facts {
     }
 
     /// Tells which of them another batch says otherwise.
-    fn tell_changes(&self, now: &Facts, report: &mut Report<'_>) {
+    fn report_changes(&self, now: &Facts, report: &mut Report<'_>) {
         let pairs = self.hashes.iter().zip(&now.hashes);
         for ((fact, _), _) in pairs.filter(|(first, now)| first != now) {
             report.say(format!("{fact} is not what the run's first meta says"));
@@ -97,10 +97,10 @@ struct Gap {
     line: u64,
 }
 
-impl Run {
+impl RunChecker {
     /// A run whose first message stands on this line.
     pub fn new(run_id: &str, line: u64) -> Self {
-        Run {
+        RunChecker {
             run_id: run_id.to_string(),
             next_seq: 0,
             last_line: line,
@@ -128,7 +128,7 @@ impl Run {
 
     /// How much it keeps, in the units of [`KEPT`](crate::limits::KEPT).
     pub fn kept(&self) -> usize {
-        let Run { gaps, definitions, threads, tables, lost, .. } = self;
+        let RunChecker { gaps, definitions, threads, tables, lost, .. } = self;
         RUN_KEPT + gaps.len() + definitions.kept() + threads.kept() + tables.kept() + lost.len()
     }
 
@@ -162,7 +162,7 @@ impl Run {
                 *unread -= missing;
             } else {
                 if self.gaps.len() == OPEN_GAPS {
-                    self.tell_gaps(report);
+                    self.report_gaps(report);
                 }
                 self.gaps.push(Gap { first: self.next_seq, last: seq - 1, line: report.line });
             }
@@ -182,7 +182,7 @@ impl Run {
         }
     }
 
-    fn tell_gaps(&mut self, report: &mut Report<'_>) {
+    fn report_gaps(&mut self, report: &mut Report<'_>) {
         for Gap { first, last, line } in self.gaps.drain(..) {
             let what = if first == last {
                 format!("message {first} is missing before this one")
@@ -216,7 +216,7 @@ impl Run {
             }
             Some(MessageType::End) => {
                 self.close_batch(report);
-                self.tell_gaps(report);
+                self.report_gaps(report);
                 true
             }
             _ => false,
@@ -324,7 +324,7 @@ impl Run {
         self.metas += 1;
         let facts = Facts::of(meta);
         match &self.first {
-            Some(first) => first.tell_changes(&facts, report),
+            Some(first) => first.report_changes(&facts, report),
             None => {
                 self.first_meta(meta, report);
                 self.first = Some(facts);
@@ -440,7 +440,7 @@ impl Run {
     fn end(&mut self, end: &End, report: &mut Report<'_>) {
         self.close_batch(report);
         self.forgive_gaps(end);
-        self.tell_gaps(report);
+        self.report_gaps(report);
         let mut equal = |what: &str, says: u64, is: u64| {
             if says != is {
                 report.say(format!("{what} is {says}, but has to be {is}"));
@@ -538,7 +538,7 @@ impl Run {
             batch.doubtful = true;
         }
         self.close_batch(report);
-        self.tell_gaps(report);
+        self.report_gaps(report);
         if self.types.as_ref().is_none_or(|types| types.has(MessageType::End)) {
             report.say(format!("the run '{}' has no end", self.run_id));
         }

@@ -11,7 +11,7 @@ use crate::protocol::text::integer;
 /// How deep values may nest, as with the decoder's own limit.
 const DEPTH: usize = 127;
 /// Faults that are told of one line's shape.
-const TOLD: usize = 8;
+const SHOWN: usize = 8;
 
 /// What a sound JSON object shows without being understood.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) fn scan(line: &[u8]) -> Result<Shape, Broken> {
         column: fault.valid_up_to() + 1,
         breaks_off: fault.error_len().is_none(),
     })?;
-    let mut scan = Scan { text, pos: 0, blank: None, is_known: true, shape: Shape::default() };
+    let mut scan = Scanner { text, pos: 0, blank: None, is_known: true, shape: Shape::default() };
     let message = scan.peek_type();
     scan.is_known = message.is_some();
     let members = Members { keys: of_message(message), others: Inside::Any, ids: false };
@@ -58,7 +58,7 @@ pub(crate) fn scan(line: &[u8]) -> Result<Shape, Broken> {
     Ok(scan.shape)
 }
 
-struct Scan<'a> {
+struct Scanner<'a> {
     text: &'a str,
     pos: usize,
     /// The first blank.
@@ -88,11 +88,11 @@ enum Value<'a> {
     Other,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> Scanner<'a> {
     /// The type, where it is the first key.
     fn peek_type(&self) -> Option<MessageType> {
         let mut ahead =
-            Scan { text: self.text, pos: 0, blank: None, is_known: true, shape: Shape::default() };
+            Scanner { text: self.text, pos: 0, blank: None, is_known: true, shape: Shape::default() };
         let mut take = |byte| {
             let there = ahead.token() == Some(byte);
             ahead.pos += usize::from(there);
@@ -117,7 +117,7 @@ impl<'a> Scan<'a> {
     }
 
     fn fault(&mut self, at: usize, what: impl std::fmt::Display) {
-        if self.shape.faults.len() < TOLD {
+        if self.shape.faults.len() < SHOWN {
             self.shape.faults.push(format!("{what} (column {})", at + 1));
         }
     }

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::model::{Clock, Place, StackChange, ThreadKey, keys};
+use crate::model::{Clock, OrderKey, StackChange, ThreadKey, keys};
 
 /// One thread's waiting samples.
 #[derive(Debug)]
-pub struct Lane {
+pub struct ThreadQueue {
     thread: ThreadKey,
     /// Whether it stands in the list of lanes that have samples.
     pub(crate) is_active: bool,
@@ -20,7 +20,7 @@ pub struct Lane {
     pub(crate) last_time: u64,
     high: u64,
     pub(crate) depth: u32,
-    runs: Vec<Run>,
+    runs: Vec<PendingRun>,
     run_head: usize,
     pushed: Vec<u32>,
     pushed_head: usize,
@@ -31,16 +31,16 @@ pub struct Lane {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct PendingRun {
     change: StackChange,
     samples: usize,
 }
 
 /// A part of a lane: what one cut delivers of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Slice<'a> {
+pub struct ThreadSamples<'a> {
     index: usize,
-    lane: &'a Lane,
+    queue: &'a ThreadQueue,
     end: usize,
 }
 
@@ -73,7 +73,7 @@ impl Group {
 /// Adds samples to a lane; they count once it is dropped.
 #[derive(Debug)]
 pub struct Appender<'a> {
-    lane: &'a mut Lane,
+    queue: &'a mut ThreadQueue,
     waiting: &'a mut usize,
     before: usize,
     time: u64,
@@ -84,9 +84,9 @@ pub struct Appender<'a> {
 
 impl<'a> Appender<'a> {
     #[inline(always)]
-    pub(crate) fn new(lane: &'a mut Lane, waiting: &'a mut usize) -> Self {
-        let (before, time, high) = (lane.times.len(), lane.last_time, lane.high);
-        Appender { before, time, high, is_rising: true, lane, waiting }
+    pub(crate) fn new(queue: &'a mut ThreadQueue, waiting: &'a mut usize) -> Self {
+        let (before, time, high) = (queue.times.len(), queue.last_time, queue.high);
+        Appender { before, time, high, is_rising: true, queue, waiting }
     }
 
     /// Adds a sample, `delta` microseconds after the thread's last one, modulo 2^64.
@@ -95,25 +95,25 @@ impl<'a> Appender<'a> {
         self.time = self.time.wrapping_add(delta);
         self.is_rising &= self.time >= self.high;
         self.high = self.high.max(self.time);
-        self.lane.times.push(self.time);
-        self.lane.status.push(status);
+        self.queue.times.push(self.time);
+        self.queue.status.push(status);
     }
 }
 
 impl Drop for Appender<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.lane.added(self.before, (self.time, self.high), self.is_rising);
-        *self.waiting += self.lane.times.len() - self.before;
+        self.queue.added(self.before, (self.time, self.high), self.is_rising);
+        *self.waiting += self.queue.times.len() - self.before;
     }
 }
 
-impl Lane {
+impl ThreadQueue {
     /// Room for so many samples stays where many lanes share the memory.
     const ROOM: usize = 64;
 
     pub(crate) fn new(thread: ThreadKey, start_us: u64) -> Self {
-        Lane {
+        ThreadQueue {
             thread,
             is_active: false,
             head: 0,
@@ -157,12 +157,12 @@ impl Lane {
     }
 
     /// End of the waiting samples with a place below `before`, of all where `None`.
-    pub(crate) fn end_below(&self, before: Option<Place>) -> usize {
+    pub(crate) fn end_below(&self, before: Option<OrderKey>) -> usize {
         before.map_or(self.times.len(), |before| self.head + self.count_below(before))
     }
 
     /// How many waiting samples have a place below `before`.
-    pub(crate) fn count_below(&self, before: Place) -> usize {
+    pub(crate) fn count_below(&self, before: OrderKey) -> usize {
         if before.nth == 0 {
             return self.keys()[self.head..].partition_point(|key| *key < before.key);
         }
@@ -179,13 +179,13 @@ impl Lane {
         Group { range: start..stop, before: if next.key == key { next.nth } else { 0 } }
     }
 
-    pub(crate) fn next_place(&self) -> Place {
+    pub(crate) fn next_key(&self) -> OrderKey {
         let group = self.group(self.times.len(), self.high);
-        Place { key: self.high, nth: group.before + group.range.len() as u64 }
+        OrderKey { key: self.high, nth: group.before + group.range.len() as u64 }
     }
 
-    pub(crate) fn slice(&self, index: usize, end: usize) -> Option<Slice<'_>> {
-        (self.head < end).then_some(Slice { index, lane: self, end })
+    pub(crate) fn slice(&self, index: usize, end: usize) -> Option<ThreadSamples<'_>> {
+        (self.head < end).then_some(ThreadSamples { index, queue: self, end })
     }
 
     pub(crate) fn newest_stack(&self) -> Vec<u32> {
@@ -204,7 +204,7 @@ impl Lane {
     pub(crate) fn change(&mut self, change: StackChange, pushed: impl Iterator<Item = u32>) {
         self.pushed.extend(pushed);
         self.depth = change.keep + change.push;
-        self.runs.push(Run { change, samples: 0 });
+        self.runs.push(PendingRun { change, samples: 0 });
     }
 
     #[inline(always)]
@@ -259,14 +259,14 @@ impl Lane {
     #[inline]
     fn add_to_run(&mut self, samples: usize) {
         if self.runs.len() == self.run_head {
-            self.runs.push(Run { change: StackChange { keep: self.depth, push: 0 }, samples: 0 });
+            self.runs.push(PendingRun { change: StackChange { keep: self.depth, push: 0 }, samples: 0 });
         }
         self.runs.last_mut().expect("just made").samples += samples;
     }
 
     /// Holds what the slice holds, and nothing else.
-    pub(crate) fn copy_from(&mut self, slice: &Slice<'_>) {
-        let Lane { thread, last_time, high, delivered, .. } = *slice.lane;
+    pub(crate) fn copy_from(&mut self, slice: &ThreadSamples<'_>) {
+        let ThreadQueue { thread, last_time, high, delivered, .. } = *slice.queue;
         (self.head, self.run_head, self.pushed_head, self.is_active) = (0, 0, 0, true);
         (self.thread, self.last_time, self.high, self.delivered) = (thread, last_time, high, delivered);
         self.times.clear();
@@ -280,7 +280,7 @@ impl Lane {
         self.pushed.clear();
         for run in slice.runs() {
             let change = StackChange { keep: run.keep as u32, push: run.pushed.len() as u32 };
-            self.runs.push(Run { change, samples: run.samples });
+            self.runs.push(PendingRun { change, samples: run.samples });
             self.pushed.extend_from_slice(run.pushed);
             self.depth = change.keep + change.push;
         }
@@ -305,7 +305,7 @@ impl Lane {
     fn deliver(&mut self, end: usize) {
         let last = self.keys()[end - 1];
         let Group { range, before } = self.group(end, last);
-        self.delivered = Clock::from_next(Place { key: last, nth: before + range.len() as u64 });
+        self.delivered = Clock::from_next(OrderKey { key: last, nth: before + range.len() as u64 });
 
         let mut left = end - self.head;
         let mut run = self.run_head;
@@ -323,7 +323,7 @@ impl Lane {
             // The rest of the run has the stack that is there now.
             self.run_head = run;
             let change = StackChange { keep: self.stack.len() as u32, push: 0 };
-            self.runs[run] = Run { change, samples: rest };
+            self.runs[run] = PendingRun { change, samples: rest };
         }
         self.head = end;
     }
@@ -364,7 +364,7 @@ impl Lane {
     }
 }
 
-impl<'a> Slice<'a> {
+impl<'a> ThreadSamples<'a> {
     /// Number of the lane.
     pub fn index(&self) -> usize {
         self.index
@@ -372,32 +372,32 @@ impl<'a> Slice<'a> {
 
     /// Whose samples they are.
     pub fn thread(&self) -> ThreadKey {
-        self.lane.thread
+        self.queue.thread
     }
 
     /// Microseconds, in recorded order; not sorted where the clock went back.
     pub fn times(&self) -> &'a [u64] {
-        &self.lane.times[self.lane.head..self.end]
+        &self.queue.times[self.queue.head..self.end]
     }
 
     /// Whether every time up to here is the highest so far.
     pub fn is_rising(&self) -> bool {
-        self.lane.keys.is_none()
+        self.queue.keys.is_none()
     }
 
     /// The highest time so far for each sample.
     pub fn keys(&self) -> &'a [u64] {
-        self.lane.keys_to(self.end)
+        self.queue.keys_to(self.end)
     }
 
     /// Status bytes, one a sample.
     pub fn status(&self) -> &'a [u8] {
-        &self.lane.status[self.lane.head..self.end]
+        &self.queue.status[self.queue.head..self.end]
     }
 
     /// The stack before the first run, outermost frame first.
     pub fn stack(&self) -> &'a [u32] {
-        &self.lane.stack
+        &self.queue.stack
     }
 
     /// Tells `each` the stack, outermost frame first, and the number of samples of each run.
@@ -412,10 +412,10 @@ impl<'a> Slice<'a> {
 
     /// The runs; their samples add up to those of the slice.
     pub fn runs(&self) -> impl Iterator<Item = StackRun<'a>> + use<'a> {
-        let lane = self.lane;
-        let mut left = self.end - lane.head;
-        let mut pushed = lane.pushed_head;
-        lane.runs[lane.run_head..].iter().map_while(move |run| {
+        let queue = self.queue;
+        let mut left = self.end - queue.head;
+        let mut pushed = queue.pushed_head;
+        queue.runs[queue.run_head..].iter().map_while(move |run| {
             if left == 0 {
                 return None;
             }
@@ -423,7 +423,7 @@ impl<'a> Slice<'a> {
             pushed += run.change.push as usize;
             let samples = left.min(run.samples);
             left -= samples;
-            Some(StackRun { keep: run.change.keep as usize, pushed: &lane.pushed[from..pushed], samples })
+            Some(StackRun { keep: run.change.keep as usize, pushed: &queue.pushed[from..pushed], samples })
         })
     }
 }
