@@ -75,7 +75,7 @@ fn peak_memory(id: u32) -> u64 {
 }
 
 #[test]
-fn s03_a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
+fn a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
     let mut program = Running::start(&[
         "from-bin",
         "-o",
@@ -183,8 +183,9 @@ fn heartbeats_tell_a_reader_how_much_was_dropped_for_it() {
     assert!(account.dropped_by_heartbeat <= account.lost["backpressure"].0);
 }
 
+/// <https://github.com/python/cpython/issues/145464>
 #[test]
-fn s05_a_reader_that_comes_late_or_again_begins_with_a_batch_of_the_same_run() {
+fn a_reader_that_comes_late_or_again_begins_with_a_batch_of_the_same_run() {
     let mut program = Running::start(&["from-bin", "-o", LISTEN, "--stream-types", "raw,loss"]);
     let address = program.address("tcp");
     let first = connect(&address);

@@ -108,7 +108,7 @@ fn an_output_appears_when_it_is_whole_and_never_over_its_input() {
 }
 
 #[test]
-fn i02_a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_goes_away_is_no_error() {
     for args in [
         vec!["from-bin".to_string(), data("cpython/idle_10k_none.bin").display().to_string()],
         vec!["--help".to_string()],

@@ -24,15 +24,18 @@ fn same_after_a_round_trip(stream: &[u8]) -> bool {
     consumer::read(&again.stdout).threads == consumer::read(stream).threads
 }
 
+/// <https://github.com/python/cpython/issues/151292>
 #[test]
-fn f01_two_header_layouts_share_version_1() {
+fn two_header_layouts_share_version_1() {
     let (old, new) = (case("v1_u32", &[]), case("v1_u64", &[]));
     assert_eq!(end(&old).0, 4);
     assert!(old.threads == new.threads && case("v1_u64_be", &[]).threads == new.threads);
 }
 
+/// <https://github.com/python/cpython/issues/154090>
+/// <https://github.com/python/cpython/issues/154089>
 #[test]
-fn f03_m03_a_mode_that_was_not_recorded_is_left_out() {
+fn a_mode_that_was_not_recorded_is_left_out() {
     let Message::Meta { mode, capture, .. } = &case("v1_u64", &[]).messages[0] else { panic!("no meta") };
     assert!(mode.is_none() && capture.is_none());
     let Message::Meta { mode, capture, .. } = &case("mode_cpu_cfg", &[]).messages[0] else {
@@ -47,8 +50,10 @@ fn f03_m03_a_mode_that_was_not_recorded_is_left_out() {
     assert!(stats.is_none() && lost.is_none());
 }
 
+/// <https://github.com/python/cpython/issues/149342>
+/// <https://github.com/python/cpython/issues/157605>
 #[test]
-fn f07_t02_empty_stacks_are_samples_and_are_counted_apart() {
+fn empty_stacks_are_samples_and_are_counted_apart() {
     let read = case("empty_stack", &[]);
     assert_eq!(end(&read), (3, 1, 2));
     assert_eq!(read.agg_totals["final"], (1, 2));
@@ -69,8 +74,9 @@ fn samples_of_many_idle_threads_come_in_time_order() {
     }
 }
 
+/// <https://github.com/python/cpython/issues/149342>
 #[test]
-fn f09_a_wrong_sample_count_is_told_and_the_end_does_not_claim_success() {
+fn a_wrong_sample_count_is_told_and_the_end_does_not_claim_success() {
     let ran = run(&["from-bin", data("cases/count_low.bin").to_str().expect("UTF-8")], b"");
     assert_eq!(ran.code, 3);
     assert!(ran.stderr.contains("declares 3 samples, but the data hold 4"), "{}", ran.stderr);
@@ -79,16 +85,19 @@ fn f09_a_wrong_sample_count_is_told_and_the_end_does_not_claim_success() {
     assert!(matches!(read.messages.last(), Some(Message::End { complete: false, .. })));
 }
 
+/// <https://github.com/python/cpython/issues/149009>
 #[test]
-fn f10_more_threads_than_declared_are_told() {
+fn more_threads_than_declared_are_told() {
     let ran = run(&["from-bin", data("cases/threads_low.bin").to_str().expect("UTF-8")], b"");
     assert_eq!(ran.code, 3);
     assert!(ran.stderr.contains("declares 1 threads, but the data hold 2"), "{}", ran.stderr);
     assert_eq!(consumer::read(&ran.stdout).threads.len(), 2);
 }
 
+/// <https://github.com/python/cpython/issues/151022>
+/// <https://github.com/python/cpython/issues/153364>
 #[test]
-fn f12_samples_at_the_depth_limit_are_told() {
+fn samples_at_the_depth_limit_are_told() {
     let read = consumer::read(&stream_of(&data("cpython/recurse_3000_500hz_zstd.bin"), &[]));
     let deep = read.threads.values().flatten().filter(|(.., stack)| depth(stack) == 256).count();
     let told: u64 = read
@@ -113,7 +122,7 @@ fn depth(stack: &str) -> usize {
 }
 
 #[test]
-fn f14_one_thread_id_in_two_interpreters_is_two_threads() {
+fn one_thread_id_in_two_interpreters_is_two_threads() {
     let read = case("same_tid_two_interp", &[]);
     let threads: Vec<_> = read.threads.keys().collect();
     assert_eq!(threads.len(), 2);
@@ -121,7 +130,7 @@ fn f14_one_thread_id_in_two_interpreters_is_two_threads() {
 }
 
 #[test]
-fn f15_status_bits_are_kept_as_they_are() {
+fn status_bits_are_kept_as_they_are() {
     let read = case("status_main_bit", &[]);
     assert!(read.threads.values().flatten().any(|(_, status, _)| *status == 33));
     let path = data("cpython/edge_status_all.bin");
@@ -130,7 +139,7 @@ fn f15_status_bits_are_kept_as_they_are() {
 }
 
 #[test]
-fn m09_no_samples_are_a_valid_result_with_a_warning_and_noise_is_an_error() {
+fn no_samples_are_a_valid_result_with_a_warning_and_noise_is_an_error() {
     let ran = run(&["from-bin", data("cases/zero_samples.bin").to_str().expect("UTF-8")], b"");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stderr.contains("holds no samples"), "{}", ran.stderr);
@@ -140,15 +149,18 @@ fn m09_no_samples_are_a_valid_result_with_a_warning_and_noise_is_an_error() {
     assert_eq!((ran.code, ran.stdout.len()), (1, 0));
 }
 
+/// <https://github.com/python/cpython/issues/154085>
 #[test]
-fn t04_recursion_counts_once_a_sample() {
+fn recursion_counts_once_a_sample() {
     let read = case("recursion", &["--stream-types", "agg"]);
     let counts: Vec<_> = read.agg["final"].values().collect();
     assert_eq!(counts, [&(1, 1)]);
 }
 
+/// <https://github.com/python/cpython/issues/145464>
+/// <https://github.com/python/cpython/issues/149718>
 #[test]
-fn t06_a_run_of_equal_samples_is_split_at_the_windows_edge() {
+fn a_run_of_equal_samples_is_split_at_the_windows_edge() {
     let path = data("cpython/idle_200hz_zstd.bin");
     let windows = consumer::read(&stream_of(&path, &["--stream-types", "agg:700ms"]));
     let whole = consumer::read(&stream_of(&path, &["--stream-types", "agg"]));
@@ -156,8 +168,9 @@ fn t06_a_run_of_equal_samples_is_split_at_the_windows_edge() {
     assert_eq!(windows.agg["window"], whole.agg["final"]);
 }
 
+/// <https://github.com/python/cpython/issues/156810>
 #[test]
-fn u02_a_recording_that_never_finished_is_named_as_such() {
+fn a_recording_that_never_finished_is_named_as_such() {
     for file in ["cpython/surrogate_filename.bin", "cpython/broken_surrogate.bin"] {
         let ran = run(&["from-bin", data(file).to_str().expect("UTF-8")], b"");
         assert_eq!((ran.code, ran.stdout.len()), (1, 0));
@@ -174,7 +187,7 @@ fn u02_a_recording_that_never_finished_is_named_as_such() {
 }
 
 #[test]
-fn u04_names_with_separators_and_nul_survive() {
+fn names_with_separators_and_nul_survive() {
     for (file, escape) in [("cases/nul_name.bin", "\\u0000"), ("cases/collapsed_hostile.bin", "\\n")] {
         let stream = stream_of(&data(file), &[]);
         assert!(String::from_utf8_lossy(&stream).contains(escape), "{file}");
@@ -182,8 +195,9 @@ fn u04_names_with_separators_and_nul_survive() {
     }
 }
 
+/// <https://github.com/python/cpython/issues/156810>
 #[test]
-fn u01_names_that_are_not_utf8_lose_nothing() {
+fn names_that_are_not_utf8_lose_nothing() {
     let stream = stream_of(&data("cases/badutf8_name.bin"), &[]);
     let text = String::from_utf8(stream.clone()).expect("the stream is UTF-8");
     assert!(text.contains("\"base64\":{"), "{text}");
@@ -194,27 +208,30 @@ fn u01_names_that_are_not_utf8_lose_nothing() {
     assert!(same_after_a_round_trip(&stream));
 }
 
+/// <https://github.com/google/perfetto/issues/522>
 #[test]
-fn n01_thread_ids_above_2_to_the_53rd_are_strings_of_digits() {
+fn thread_ids_above_2_to_the_53rd_are_strings_of_digits() {
     let stream = stream_of(&data("cases/tid_2p53p1.bin"), &[]);
     assert!(String::from_utf8_lossy(&stream).contains("\"thread_id\":\"9007199254740993\""));
 }
 
 #[test]
-fn c02_c04_times_go_back_and_first_deltas_count_from_the_start() {
+fn times_go_back_and_first_deltas_count_from_the_start() {
     let times: Vec<u64> =
         case("clock_back", &[]).threads.into_values().flatten().map(|(time, ..)| time).collect();
     assert_eq!(times, [1_005_000, 1_003_000, 1_003_010]);
 }
 
+/// <https://github.com/python/cpython/issues/152721>
 #[test]
-fn p01_alternating_statuses_are_linear_and_all_there() {
+fn alternating_statuses_are_linear_and_all_there() {
     let read = case("rle_alternating_200k", &[]);
     assert_eq!(end(&read).0, 200_001);
 }
 
+/// <https://github.com/python/cpython/issues/145464>
 #[test]
-fn i01_standard_output_holds_nothing_but_json_lines() {
+fn standard_output_holds_nothing_but_json_lines() {
     for path in common::answered_profiles() {
         if common::name(&path) == "zstd_bomb_50m_samples" {
             continue;
@@ -227,14 +244,14 @@ fn i01_standard_output_holds_nothing_but_json_lines() {
 }
 
 #[test]
-fn s06_two_runs_of_cpythons_own_jsonl_hold_no_samples() {
+fn two_runs_of_cpythons_own_jsonl_hold_no_samples() {
     let ran = run(&["to-bin", data("cases/two_runs.jsonl").to_str().expect("UTF-8")], b"");
     assert!(ran.code == 1 && ran.stderr.contains("holds counts and no samples"), "{}", ran.stderr);
 }
 
 /// A time since the boot of a machine is no date.
 #[test]
-fn c01_there_is_no_date_unless_it_is_told() {
+fn there_is_no_date_unless_it_is_told() {
     let path = data("cases/v1_u64.bin");
     let clock = |options: &[&str]| {
         let metas = consumer::read(&stream_of(&path, options)).messages.into_iter();
@@ -254,7 +271,7 @@ fn c01_there_is_no_date_unless_it_is_told() {
 
 /// Marks, carriage returns and blank lines are taken, and never written.
 #[test]
-fn u06_marks_and_line_ends_cost_no_record() {
+fn marks_and_line_ends_cost_no_record() {
     let upgraded = |name: &str| run(&["upgrade", "-q", data(name).to_str().expect("UTF-8")], b"");
     let expected = upgraded("cases/cpython_v0.jsonl");
     assert_eq!(expected.code, 0);
@@ -268,7 +285,7 @@ fn u06_marks_and_line_ends_cost_no_record() {
 
 /// A cut last line costs itself.
 #[test]
-fn r07_an_unfinished_last_line_is_told_and_the_rest_is_used() {
+fn an_unfinished_last_line_is_told_and_the_rest_is_used() {
     let path = |name: &str| data(name).to_str().expect("UTF-8").to_string();
     let whole = run(&["upgrade", &path("cases/cpython_v0.jsonl")], b"");
     let no_line_end = run(&["upgrade", &path("cases/nonl.jsonl")], b"");
@@ -285,7 +302,7 @@ fn r07_an_unfinished_last_line_is_told_and_the_rest_is_used() {
 
 /// The common line readers take 65,535 bytes, and some log shippers half of that.
 #[test]
-fn l01_l03_l05_lines_fit_the_readers_and_a_limit_that_none_has_is_refused() {
+fn lines_fit_the_readers_and_a_limit_that_none_has_is_refused() {
     let path = data("cpython/manythreads_200_500hz_zstd.bin");
     for (options, limit) in [(&[][..], 65_535), (&["--max-line", "30k"], 30 * 1024)] {
         let stream = stream_of(&path, options);
@@ -299,7 +316,7 @@ fn l01_l03_l05_lines_fit_the_readers_and_a_limit_that_none_has_is_refused() {
 
 /// An output is never its input.
 #[test]
-fn i05_the_input_is_never_written_over() {
+fn the_input_is_never_written_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.bin");
     let bytes = std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable");
@@ -317,8 +334,9 @@ fn i05_the_input_is_never_written_over() {
 }
 
 /// Two frames of zstd one behind the other are both read, and a cut is no end.
+/// <https://github.com/facebook/zstd/issues/1109>
 #[test]
-fn p05_joined_zstd_frames_are_read_and_a_cut_is_told() {
+fn joined_zstd_frames_are_read_and_a_cut_is_told() {
     let path = data("malformed/zstd_two_frames.bin");
     let expected = common::replayed(&common::answer(&path, "samples.jsonl").expect("an answer"));
     assert!(consumer::read(&stream_of(&path, &[])).threads == expected);

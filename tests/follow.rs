@@ -54,7 +54,7 @@ impl Follower {
         assert!(status.expect("kill runs").success());
         let begun = Instant::now();
         let status = self.child.wait().expect("it ends");
-        assert!(begun.elapsed() < Duration::from_secs(1), "R11: within a second");
+        assert!(begun.elapsed() < Duration::from_secs(1), "within a second");
         let mut said = String::new();
         self.child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("UTF-8");
         (status.code().expect("no signal"), self.text(), said)
@@ -98,7 +98,7 @@ fn samples(stream: &[u8]) -> u64 {
 }
 
 #[test]
-fn r11_each_chunk_comes_when_it_is_committed_and_signals_end_it() {
+fn each_chunk_comes_when_it_is_committed_and_signals_end_it() {
     let chunks = chunks();
     for signal in ["-INT", "-TERM", "-HUP"] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -322,9 +322,10 @@ fn heartbeats_come_while_nothing_else_does() {
 }
 
 /// Ticks of a hundredth of a second.
+/// <https://github.com/python/cpython/issues/144342>
 #[cfg(target_os = "linux")]
 #[test]
-fn p04_idle_it_takes_next_to_no_time() {
+fn idle_it_takes_next_to_no_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("live.bin");
     std::fs::write(&path, &chunks()[0]).expect("writable");

@@ -132,8 +132,9 @@ fn every_profile_is_described_as_cpython_describes_it() {
     assert!(compared > 80, "{compared} answers");
 }
 
+/// <https://github.com/python/cpython/issues/151292>
 #[test]
-fn f01_both_layouts_of_version_1_are_recognized() {
+fn both_layouts_of_version_1_are_recognized() {
     for (name, layout) in [("v1_u32", "narrow"), ("v1_u64", "wide")] {
         let found = profile(&format!("cases/{name}.bin"));
         assert_eq!(found["layout"], layout);
@@ -147,8 +148,9 @@ fn f01_both_layouts_of_version_1_are_recognized() {
     assert!(text.contains("narrow (the 3.15 alphas"), "{text}");
 }
 
+/// <https://github.com/python/cpython/issues/154090>
 #[test]
-fn f03_configuration_word_is_unpacked() {
+fn configuration_word_is_unpacked() {
     let found = profile("cases/mode_cpu_cfg.bin");
     assert_eq!(found["mode"], "cpu");
     let expected = serde_json::json!({"all_threads": true, "native": false, "gc": true, "opcodes": false, "blocking": false});
@@ -160,9 +162,11 @@ fn f03_configuration_word_is_unpacked() {
     assert!(!text.contains("wall"), "{text}");
 }
 
+/// <https://github.com/python/cpython/issues/152718>
+/// <https://github.com/bloomberg/memray/issues/1005>
 #[cfg(target_os = "linux")]
 #[test]
-fn f05_giant_table_counts_in_a_tiny_file_are_refused_in_little_memory() {
+fn giant_table_counts_in_a_tiny_file_are_refused_in_little_memory() {
     let run = "ulimit -v 400000; exec \"$0\" inspect cases/strings_huge.bin";
     let output = Command::new("sh")
         .args(["-c", run, env!("CARGO_BIN_EXE_tachyon-jsonl")])
@@ -175,8 +179,9 @@ fn f05_giant_table_counts_in_a_tiny_file_are_refused_in_little_memory() {
     assert!(output.stdout.is_empty());
 }
 
+/// <https://github.com/python/cpython/issues/149009>
 #[test]
-fn f10_more_threads_than_declared_are_told_and_counted() {
+fn more_threads_than_declared_are_told_and_counted() {
     let outcome = program(&["inspect", "cases/threads_low.bin", "--json"], b"");
     assert!(
         outcome.stderr.contains("the header declares 1 threads, but the data hold 2 (at byte 36)"),
@@ -190,8 +195,10 @@ fn f10_more_threads_than_declared_are_told_and_counted() {
     assert_eq!(found["faults"][0]["offset_bytes"], 36);
 }
 
+/// <https://github.com/python/cpython/issues/151022>
+/// <https://github.com/python/cpython/issues/153364>
 #[test]
-fn f12_samples_at_the_depth_limit_are_counted() {
+fn samples_at_the_depth_limit_are_counted() {
     let found = profile("cpython/edge_depth_256.bin");
     assert_eq!(found["depth_limit"], 256);
     assert!(found["samples_at_depth_limit"].as_u64() > Some(0), "{found}");
@@ -199,14 +206,16 @@ fn f12_samples_at_the_depth_limit_are_counted() {
     assert!(text.contains("outer frames may be missing"), "{text}");
 }
 
+/// <https://github.com/python/cpython/issues/152434>
 #[test]
-fn f17_nothing_is_claimed_about_async_tasks() {
+fn nothing_is_claimed_about_async_tasks() {
     let text = inspect("cpython/async_all_linear_1k_none.bin").stdout;
     assert!(!text.to_lowercase().contains("async_aware") && !text.contains("task"), "{text}");
 }
 
+/// <https://github.com/python/cpython/issues/154089>
 #[test]
-fn m03_what_is_unknown_is_not_shown_as_zero() {
+fn what_is_unknown_is_not_shown_as_zero() {
     assert_eq!(profile("cases/v1_u64.bin").get("measured"), None);
     let text = inspect("cases/v1_u64.bin").stdout;
     for key in ["duration", "rate", "failed", "missed"] {
@@ -217,8 +226,9 @@ fn m03_what_is_unknown_is_not_shown_as_zero() {
     assert_eq!(only_rate["measured"], serde_json::json!({"duration_sec": 1.25, "sample_rate": 999.5}));
 }
 
+/// <https://github.com/python/cpython/issues/154060>
 #[test]
-fn m04_the_span_is_labelled_and_no_duration_is_made_up() {
+fn the_span_is_labelled_and_no_duration_is_made_up() {
     let found = profile("cases/v1_u64.bin");
     assert_eq!(found["first_to_last_sample_usec"], 3000);
     assert_eq!(found.get("measured"), None);
@@ -228,7 +238,7 @@ fn m04_the_span_is_labelled_and_no_duration_is_made_up() {
 }
 
 #[test]
-fn m06_statistics_of_both_sizes_are_read() {
+fn statistics_of_both_sizes_are_read() {
     for (name, error_rate) in [("cpython/stats_full.bin", Some(3.5)), ("legacy/v1_stats32_none.bin", None)] {
         let found = profile(name);
         assert!(found["measured"]["sample_rate"].as_f64() > Some(0.0), "{found}");
@@ -239,8 +249,9 @@ fn m06_statistics_of_both_sizes_are_read() {
     assert!(skipped["warnings"][0].as_str().expect("a warning").contains("55 bytes"), "{skipped}");
 }
 
+/// <https://github.com/python/cpython/issues/149718>
 #[test]
-fn t07_what_the_sampler_missed_stands_apart_from_what_was_lost_on_the_way() {
+fn what_the_sampler_missed_stands_apart_from_what_was_lost_on_the_way() {
     let whole = stream_of("cpython/wall_all_20k_zstd.bin", &[]);
     let missed = profile("cpython/wall_all_20k_zstd.bin")["measured"]["missed_samples"].clone();
     assert!(missed.as_f64() > Some(0.0));
@@ -257,8 +268,9 @@ fn t07_what_the_sampler_missed_stands_apart_from_what_was_lost_on_the_way() {
     assert_eq!((report["runs"][0].get("missing_messages"), code), (None, 0), "{stderr}");
 }
 
+/// <https://github.com/foxglove/mcap/issues/697>
 #[test]
-fn r04_a_cut_profile_is_called_cut_with_its_byte() {
+fn a_cut_profile_is_called_cut_with_its_byte() {
     for (name, words) in [("cut1", "no valid footer"), ("cut_half", "truncated")] {
         let outcome = inspect(&format!("cases/{name}.bin"));
         assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));

@@ -75,7 +75,7 @@ fn flush_limits_reach_the_profiler() {
 }
 
 #[test]
-fn r11_batches_come_while_it_runs_and_signals_end_it_with_all_that_is_there() {
+fn batches_come_while_it_runs_and_signals_end_it_with_all_that_is_there() {
     for signal in ["-INT", "-TERM", "-HUP"] {
         let folder = tempfile::tempdir().expect("a folder");
         let (stream, name) = path_in(&folder, "live.jsonl");
@@ -239,7 +239,7 @@ fn how_the_target_ended_is_told_and_is_no_failure_of_the_recording() {
 }
 
 #[test]
-fn r06_a_recorder_that_is_killed_has_written_all_that_was_handed_over() {
+fn a_recorder_that_is_killed_has_written_all_that_was_handed_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let (stream, stream_name) = path_in(&folder, "live.jsonl");
     let (chunks, chunks_name) = path_in(&folder, "live.bin");
@@ -269,8 +269,9 @@ fn reader(path: &Path) -> std::thread::JoinHandle<Vec<u8>> {
     })
 }
 
+/// <https://github.com/python/cpython/issues/145464>
 #[test]
-fn s05_readers_of_a_recording_come_late_and_know_what_they_missed_of_each_process() {
+fn readers_of_a_recording_come_late_and_know_what_they_missed_of_each_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let (socket, socket_name) = path_in(&folder, "live");
     let (file, file_name) = path_in(&folder, "live.jsonl");

@@ -105,9 +105,10 @@ fn with_any_bit_flipped_chunks_give_a_sound_file() {
     }
 }
 
-/// R02: recovery goes on behind a bad chunk.
+/// Recovery goes on behind a bad chunk.
+/// <https://github.com/foxglove/mcap/issues/1390>
 #[test]
-fn r02_one_bad_chunk_costs_one_chunk() {
+fn one_bad_chunk_costs_one_chunk() {
     let stream = stream_of(&data("cpython/wall_all_100hz_none.bin"), &[]);
     let whole = profile_of(&stream, &["--layout", "v2", "--flush", "samples:200"]);
     let folder = tempfile::tempdir().expect("a folder");
@@ -132,9 +133,10 @@ fn r02_one_bad_chunk_costs_one_chunk() {
     assert_eq!((ran.code, std::fs::read(path("in.bin")).expect("there")), (2, damaged));
 }
 
-/// R01: the names were never written, the rest is there.
+/// The names were never written, the rest is there.
+/// <https://github.com/python/cpython/issues/151292>
 #[test]
-fn r01_a_killed_recording_gives_times_threads_and_frame_numbers() {
+fn a_killed_recording_gives_times_threads_and_frame_numbers() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out.bin");
     let killed = data("cases/killed.bin");

@@ -72,8 +72,10 @@ fn partial(path: &Path) -> Vec<Value> {
     sound(&ran.stdout)
 }
 
+/// <https://github.com/golang/go/issues/63185>
+/// <https://github.com/python/cpython/issues/65634>
 #[test]
-fn s11_a_snapshot_decodes_alone_spans_the_ring_and_tells_what_had_gone() {
+fn a_snapshot_decodes_alone_spans_the_ring_and_tells_what_had_gone() {
     let ringed = Ringed::start(&["--ring", "300ms", "--run-id", "r"], "begin all wait end");
     ringed.wait_for_chunks(parts().count);
     let names = || fs::read_dir(ringed.folder.path()).expect("a folder").count();
@@ -119,7 +121,7 @@ fn s11_a_snapshot_decodes_alone_spans_the_ring_and_tells_what_had_gone() {
 }
 
 #[test]
-fn s12_snapshots_that_are_asked_for_at_once_are_each_whole() {
+fn snapshots_that_are_asked_for_at_once_are_each_whole() {
     let ringed = Ringed::start(&["--ring", "1h"], "begin all wait end");
     ringed.wait_for_chunks(parts().count);
     std::thread::scope(|scope| {

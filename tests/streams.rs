@@ -210,7 +210,7 @@ fn an_unknown_version_is_refused_by_name() {
 }
 
 #[test]
-fn n05_a_duplicate_key_is_damage() {
+fn a_duplicate_key_is_damage() {
     let (_, stream) = recording();
     let text = String::from_utf8(stream).expect("UTF-8").replacen(
         "\"start_usec\"",
@@ -266,8 +266,9 @@ fn a_name_that_comes_late_is_that_of_all_samples_behind_it() {
     assert!((1..=4).contains(&lost), "{lost}");
 }
 
+/// <https://github.com/grafana/pyroscope/issues/3203>
 #[test]
-fn s10_an_undefined_frame_keeps_its_sample_and_a_redefinition_is_told() {
+fn an_undefined_frame_keeps_its_sample_and_a_redefinition_is_told() {
     let stream = String::from_utf8(stream_of(&data("malformed/00_good_plain.bin"), &[])).expect("UTF-8");
     let undefined = stream.replacen("\"frame_id\":[0,", "\"frame_id\":[77,", 1);
     let ran = to_bin(undefined.as_bytes(), &[]);

@@ -77,9 +77,10 @@ fn every_answer_of_cpythons_becomes_the_table_of_its_profile() {
     }
 }
 
-/// M01: names and numbering changed before the release; the content is the same.
+/// Names and numbering changed before the release; the content is the same.
+/// <https://github.com/python/cpython/issues/146256>
 #[test]
-fn m01_both_versions_say_the_same() {
+fn both_versions_say_the_same() {
     let (old, new) = (upgraded(&read("cases/cpython_v0.jsonl")), upgraded(&read("cases/cpython_v1.jsonl")));
     let expected = BTreeMap::from([(("a.py".to_string(), "f".to_string(), 3, None, None, None), (7, 7))]);
     assert_eq!(table(&old), expected);
@@ -89,9 +90,9 @@ fn m01_both_versions_say_the_same() {
     assert_eq!(new[1]["str_id"], json!([1, 2]));
 }
 
-/// M08: what is not there is not known, and stops nobody.
+/// What is not there is not known, and stops nobody.
 #[test]
-fn m08_a_missing_key_of_the_meta_stops_nothing() {
+fn a_missing_key_of_the_meta_stops_nothing() {
     let whole = read("cases/cpython_v0.jsonl");
     for key in [r#","mode":"wall""#, r#","sample_interval_usec":1000"#] {
         assert!(whole.contains(key));
@@ -105,9 +106,10 @@ fn m08_a_missing_key_of_the_meta_stops_nothing() {
     }
 }
 
-/// U01: Python's escapes for bytes that are no text come back as these bytes.
+/// Python's escapes for bytes that are no text come back as these bytes.
+/// <https://github.com/python/cpython/issues/156810>
 #[test]
-fn u01_lone_surrogates_are_taken_and_keep_their_bytes() {
+fn lone_surrogates_are_taken_and_keep_their_bytes() {
     let jsonl = read("cases/surrogate.jsonl");
     let defs = &upgraded(&jsonl)[1];
     assert_eq!(defs["value"], json!(["f", "a\u{fffd}.py"]));
@@ -119,9 +121,10 @@ fn u01_lone_surrogates_are_taken_and_keep_their_bytes() {
     assert_eq!(run(&["inspect"], jsonl.as_bytes()).code, 0);
 }
 
-/// I01: what CPython says to people stands between its messages.
+/// What CPython says to people stands between its messages.
+/// <https://github.com/python/cpython/issues/145464>
 #[test]
-fn i01_foreign_lines_are_passed_over_and_counted() {
+fn foreign_lines_are_passed_over_and_counted() {
     let ran = run(&["upgrade"], read("cases/progress_mixed.jsonl").as_bytes());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(

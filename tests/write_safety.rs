@@ -66,7 +66,7 @@ fn kill(child: &Child, signal: &str) {
 
 /// Killed after more and more of its input: the file has all chunks that were committed.
 #[test]
-fn r06_a_chunked_profile_survives_sigkill() {
+fn a_chunked_profile_survives_sigkill() {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("live.bin");
     let stream = stream();
@@ -174,9 +174,10 @@ fn a_full_device_is_an_error_that_says_so() {
     }
 }
 
-/// R09: a limit on the size of files, in blocks of 512 bytes.
+/// A limit on the size of files, in blocks of 512 bytes.
+/// <https://github.com/python/cpython/issues/151292>
 #[test]
-fn r09_a_limit_on_file_size_ends_with_what_is_whole() {
+fn a_limit_on_file_size_ends_with_what_is_whole() {
     let folder = tempfile::tempdir().expect("a folder");
     let jsonl = folder.path().join("in.jsonl");
     std::fs::write(&jsonl, stream()).expect("writable");
