@@ -59,7 +59,7 @@ pub fn known(start: &[u8]) -> Option<&'static str> {
     let is = |magic: &[u8]| start.starts_with(magic);
     Some(match start {
         [0x1f, 0x8b, ..] => GZIP,
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => ZSTD,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [(0x50..=0x5f), 0x2a, 0x4d, 0x18, ..] => ZSTD,
         _ if is(b"\xfd7zXZ\0") => "an xz file",
         _ if is(b"BZh") => "a bzip2 file",
         [0x04, 0x22, 0x4d, 0x18, ..] => "an lz4 file",
@@ -74,7 +74,7 @@ pub fn known(start: &[u8]) -> Option<&'static str> {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, b'"', 0, ..] | [0, b'{', 0, b'"', ..] => {
             "a text in UTF-16"
         }
-        [0x80, ..=5, ..] => "a Python pickle",
+        [0x80, (..=5), ..] => "a Python pickle",
         [b'{' | 0xfb, b'(' | b')' | 0xa8 | 0xa9, ..] => PSTATS,
         [_, _, b'\r', b'\n', ..] if !start[1].is_ascii_graphic() => "a compiled Python file (.pyc)",
         _ => return None,
