@@ -7,8 +7,8 @@
 //!   the other.
 //! * [`convert`] is between them: [`convert::to_stream`] and [`convert::ToBinary`], each with an
 //!   example.
-//! * [`model`] is what both are about: threads, frames, samples that wait in time order.
-//! * [`stream`] moves lines and files without knowing what they mean.
+//! * [`counts`] counts samples by frame, function or file, in windows of time.
+//! * [`model`] is what all are about: threads, frames, the order of samples.
 //!
 //! The wire format and the binary layout are described for readers in any language in the
 //! repository's `schema/` folder.
