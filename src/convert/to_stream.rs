@@ -22,7 +22,9 @@ use crate::counts::CountTable;
 use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Framing, Profile};
 use crate::limits::STACK_DEPTH;
-use crate::model::{Cut, OrderKey, ReorderBuffer, RunFacts, Statistics, Tables, ThreadKey, ThreadSamples};
+use crate::model::{
+    ClockPair, Cut, OrderKey, ReorderBuffer, RunFacts, Statistics, Tables, ThreadKey, ThreadSamples, TimeSpan,
+};
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount};
 use crate::protocol::{Encoder, MessageType};
 
@@ -117,7 +119,7 @@ pub struct RunStream {
     batch: Batch,
     samples: u64,
     samples_total: u64,
-    span_us: Option<(u64, u64)>,
+    span: Option<TimeSpan>,
     heartbeats: Heartbeats,
     lost: BTreeMap<String, LossAmount>,
     complete: bool,
@@ -134,7 +136,7 @@ struct RunState {
     facts: RunFacts,
     labels: BTreeMap<String, String>,
     /// A time of the profiler's clock and the same as Unix time, where known.
-    wall_us: Option<(u64, i64)>,
+    wall: Option<ClockPair>,
     statistics: RunStatistics,
 }
 
@@ -156,7 +158,7 @@ struct Batch {
     /// Key of its first sample, and its samples, since the flush limits were last reached.
     first_key: Option<u64>,
     fresh: u64,
-    span_us: Option<(u64, u64)>,
+    span: Option<TimeSpan>,
     samples: u64,
     threads: FxHashSet<ThreadKey>,
     at_depth_limit: u64,
@@ -201,7 +203,7 @@ impl RunStream {
             batch: Batch::default(),
             samples: 0,
             samples_total: 0,
-            span_us: None,
+            span: None,
             heartbeats: Heartbeats { due: None, period: 0, waiting: Vec::new() },
             lost: BTreeMap::new(),
             complete: true,
@@ -342,19 +344,20 @@ impl RunStream {
 
     fn note(&mut self, slice: &ThreadSamples<'_>) {
         let times = slice.times();
-        self.note_span(if slice.is_rising() {
-            (times[0], times[times.len() - 1])
+        let span = if slice.is_rising() {
+            Some(TimeSpan { first_us: times[0], last_us: times[times.len() - 1] })
         } else {
-            times.iter().fold((u64::MAX, 0), |(low, high), time| (low.min(*time), high.max(*time)))
-        });
+            TimeSpan::of(times)
+        };
+        if let Some(span) = span {
+            self.note_span(span);
+        }
         self.batch.threads.insert(slice.thread());
     }
 
-    fn note_span(&mut self, (low, high): (u64, u64)) {
-        for span in [&mut self.batch.span_us, &mut self.span_us] {
-            let span = span.get_or_insert((low, high));
-            *span = (span.0.min(low), span.1.max(high));
-        }
+    fn note_span(&mut self, span: TimeSpan) {
+        span.add_to(&mut self.batch.span);
+        span.add_to(&mut self.span);
     }
 
     fn note_stacks(&mut self, slice: &ThreadSamples<'_>, is_counted: bool) {
@@ -419,9 +422,7 @@ impl RunStream {
 
     /// Unix time of a time of the profiler's clock, where the two are known to go together.
     fn wall_us(&self, time_us: u64) -> Option<i64> {
-        let (known_us, wall_us) = self.run.as_ref()?.wall_us?;
-        let since = i128::from(time_us) - i128::from(known_us);
-        i64::try_from(i128::from(wall_us) + since).ok()
+        self.run.as_ref()?.wall?.wall_at(time_us)
     }
 
     /// Writes the open batch, unless only counts would stand in it: then it goes on.

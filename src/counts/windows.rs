@@ -13,7 +13,7 @@ use tempfile::SpooledTempFile;
 use crate::counts::{By, CountTable, CountedStack, Counter, Counts};
 use crate::error::{Error, Result};
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, WINDOW_PIECES};
-use crate::model::{Tables, ThreadKey};
+use crate::model::{Tables, ThreadKey, TimeSpan};
 use crate::varint;
 
 /// What to count while a profile is opened: [`StreamOptions::counting`] tells what a stream can use, and
@@ -37,7 +37,7 @@ pub struct Counting {
 #[derive(Debug)]
 pub(crate) struct CountedWindow {
     /// Earliest and latest time, microseconds.
-    pub span_us: (u64, u64),
+    pub span: TimeSpan,
     /// Samples with the deepest stack that a profile can hold.
     pub at_depth_limit: u64,
     /// The threads that have a sample in it, some more than once.
@@ -89,7 +89,7 @@ pub(crate) struct WindowCounter {
 struct Window {
     number: u64,
     counter: Counter,
-    span_us: (u64, u64),
+    span: Option<TimeSpan>,
     at_depth_limit: u64,
     /// The threads that came into it, each once.
     threads: Vec<u32>,
@@ -209,7 +209,7 @@ impl WindowCounter {
         };
         let window = &mut self.open[at];
         window.threads.push(thread as u32);
-        window.span_us.0 = window.span_us.0.min(time_us);
+        TimeSpan::at(time_us).add_to(&mut window.span);
         let end_us = self.period.end_us(number);
         let thread = &mut self.threads[thread];
         (thread.at, thread.end_us, thread.last_us) = (Some(at), end_us, time_us);
@@ -222,7 +222,7 @@ impl WindowCounter {
             self.open.push(Window {
                 number,
                 counter: Counter::new(self.groups.len()),
-                span_us: (u64::MAX, 0),
+                span: None,
                 at_depth_limit: 0,
                 threads: Vec::new(),
             });
@@ -247,7 +247,7 @@ impl WindowCounter {
         let is_written = self.pieces.places.len() < WINDOW_PIECES && self.pieces.write(window).is_ok();
         self.is_full |= !is_written;
         window.threads.clear();
-        (window.span_us, window.at_depth_limit) = ((u64::MAX, 0), 0);
+        (window.span, window.at_depth_limit) = (None, 0);
     }
 
     /// The windows, where all were counted; `keys` are the threads by number.
@@ -269,7 +269,7 @@ impl Window {
     /// A thread counts elsewhere from here on.
     fn leave(&mut self, thread: &mut CountedThread) {
         thread.stack.settle(&mut self.counter);
-        self.span_us.1 = self.span_us.1.max(thread.last_us);
+        TimeSpan::at(thread.last_us).add_to(&mut self.span);
         (thread.at, thread.end_us) = (None, 0);
     }
 }
@@ -278,8 +278,8 @@ impl Pieces {
     fn write(&mut self, window: &mut Window) -> Result<()> {
         let Some(table) = window.counter.take() else { return Ok(()) };
         let mut bytes = Vec::new();
-        let (low, high) = window.span_us;
-        let head = [low, high, window.at_depth_limit, table.total, table.empty];
+        let span = window.span.unwrap_or_default();
+        let head = [span.first_us, span.last_us, window.at_depth_limit, table.total, table.empty];
         head.into_iter().for_each(|number| varint::write(&mut bytes, number));
         varint::write(&mut bytes, window.threads.len() as u64);
         window.threads.iter().for_each(|thread| varint::write(&mut bytes, u64::from(*thread)));
@@ -301,8 +301,7 @@ impl Pieces {
         let mut pos = 0;
         let mut next =
             || varint::read(&bytes, &mut pos).map_err(|_| Error::from(std::io::Error::other("a torn spool")));
-        let (low, high) = (next()?, next()?);
-        window.span_us = (window.span_us.0.min(low), window.span_us.1.max(high));
+        window.span = window.span.join(TimeSpan { first_us: next()?, last_us: next()? });
         window.at_depth_limit += next()?;
         window.table.total += next()?;
         window.table.empty += next()?;
@@ -341,7 +340,8 @@ impl CountedWindows {
         let CountedWindows { pieces, next, keys, .. } = self;
         let Some(first) = pieces.places.get(*next).copied() else { return Ok(None) };
         let mut window = CountedWindow {
-            span_us: (u64::MAX, 0),
+            // As of no time at all.
+            span: TimeSpan { first_us: u64::MAX, last_us: 0 },
             at_depth_limit: 0,
             threads: Vec::new(),
             table: CountTable::default(),

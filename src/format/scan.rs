@@ -19,7 +19,7 @@ use crate::format::record::entries;
 use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
 use crate::format::threads::{OrderSeen, ThreadIndex};
 use crate::limits::{LATE_RECORDS, SPOOL_MEMORY, STACK_DEPTH, THREADS};
-use crate::model::{Clock, OrderKey, StackChange, ThreadKey};
+use crate::model::{Clock, OrderKey, StackChange, ThreadKey, TimeSpan};
 
 /// What a sample region holds.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub struct SampleSummary {
     /// Records by kind: REPEAT, FULL, SUFFIX, POP_PUSH.
     pub records: [u64; 4],
     /// Earliest and latest sample time, microseconds.
-    pub span_us: Option<(u64, u64)>,
+    pub span: Option<TimeSpan>,
     /// Bytes of the region, unpacked.
     pub region_len: u64,
     /// The threads, in the order in which the profiler lists them as far as the profile shows it.
@@ -59,7 +59,7 @@ pub struct ThreadSummary {
     /// Its samples.
     pub samples: u64,
     /// Earliest and latest of their times, microseconds.
-    pub span_us: Option<(u64, u64)>,
+    pub span: Option<TimeSpan>,
 }
 
 /// Samples of a block: so often it is noted how far the walk has come.
@@ -566,17 +566,18 @@ impl Scanner {
         let mut sorted: Vec<(u32, &ScannedThread)> = rank.iter().copied().zip(&self.threads).collect();
         sorted.sort_unstable_by_key(|(rank, _)| *rank);
         let span = |thread: &ScannedThread| {
-            (thread.samples > 0).then_some((thread.walk.low, thread.walk.clock.high()))
+            let (first_us, last_us) = (thread.walk.low, thread.walk.clock.high());
+            (thread.samples > 0).then_some(TimeSpan { first_us, last_us })
         };
         self.scan.threads = sorted
             .into_iter()
             .map(|(_, thread)| ThreadSummary {
                 thread: thread.key,
                 samples: thread.samples,
-                span_us: span(thread),
+                span: span(thread),
             })
             .collect();
-        self.scan.span_us = self.threads.iter().filter_map(span).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        self.scan.span = self.threads.iter().filter_map(span).reduce(TimeSpan::join);
         for record in &mut self.late.records {
             record.thread = rank[record.thread as usize];
         }

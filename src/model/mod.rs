@@ -8,12 +8,14 @@ mod ids;
 mod order;
 pub(crate) mod reorder;
 pub(crate) mod tables;
+mod time;
 
 pub use crate::model::reorder::{Cut, ReorderBuffer, StackRun, ThreadQueue, ThreadSamples};
 pub use crate::model::tables::{Frame, Location, StringTable, Tables};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use ids::IdSet;
 pub use order::{Clock, OrderKey, keys};
+pub use time::{ClockPair, TimeSpan};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may
 /// stand in several interpreters.

@@ -48,7 +48,7 @@ VARIANTS = [
 MANY_SAMPLES = 10_000
 
 # Profiles of tests/data/cases that are damaged on purpose.
-DAMAGED = {"count_low", "cut1", "cut_half", "killed", "strings_huge", "threads_low"}
+DAMAGED = {"count_low", "cut1", "cut_half", "killed", "killed_cut_plus_zero_page", "strings_huge", "threads_low"}
 
 
 class Failure(Exception):

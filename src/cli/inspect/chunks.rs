@@ -16,7 +16,7 @@ use crate::format::{
     PartLocation, Profile, RunEnd, Sequence,
 };
 use crate::limits::{CHUNKS_LISTED, LOSSES};
-use crate::model::Statistics;
+use crate::model::{Statistics, TimeSpan};
 use crate::protocol::message::{Capture, Stats};
 
 #[derive(Serialize)]
@@ -111,7 +111,7 @@ struct Seen {
     chunk: Option<ChunkInfo>,
     statistics: Option<Statistics>,
     threads: u32,
-    span_us: Option<(u64, u64)>,
+    span: Option<TimeSpan>,
     verify: bool,
     faults: Vec<Fault>,
 }
@@ -192,9 +192,9 @@ fn look(source: &mut (impl Read + Seek), place: PartLocation, verify: bool) -> R
     if !verify {
         let Outline { header, footer, chunk, statistics, mut faults } = Outline::read(source, at, size)?;
         let (threads, samples) = (header.threads, header.samples);
-        let span_us = chunk.as_ref().map(|chunk| chunk.span_us).filter(|_| samples > 0);
+        let span = chunk.as_ref().map(|chunk| chunk.span).filter(|_| samples > 0);
         faults.retain(|fault| !fault.concerns_samples());
-        return Ok(Seen { place, header, footer, chunk, statistics, threads, span_us, verify, faults });
+        return Ok(Seen { place, header, footer, chunk, statistics, threads, span, verify, faults });
     }
     let mut profile = Profile::open_part(source, at, size)?;
     let faults = profile.take_faults();
@@ -209,7 +209,7 @@ fn look(source: &mut (impl Read + Seek), place: PartLocation, verify: bool) -> R
         chunk: contents.chunk.clone(),
         statistics: contents.statistics,
         threads: contents.scan.threads.len() as u32,
-        span_us: contents.scan.span_us,
+        span: contents.scan.span,
         verify,
         faults,
     })
@@ -221,7 +221,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl Report {
     fn add(&mut self, seen: Seen) -> Result<()> {
-        let Seen { place, header, footer, chunk, statistics, threads, span_us, verify, .. } = seen;
+        let Seen { place, header, footer, chunk, statistics, threads, span, verify, .. } = seen;
         let run_id = chunk.as_ref().map(|chunk| chunk.run_id.as_str());
         let goes_on = self.runs.last().is_some_and(|run| run_id.is_none() || run.run_id.as_deref() == run_id);
         if !goes_on {
@@ -243,7 +243,7 @@ impl Report {
         run.chunk_count += 1;
         run.measured = statistics.filter(|_| chunk.is_some()).map(Into::into);
         self.samples += header.samples;
-        if let Some((first, last)) = span_us {
+        if let Some(TimeSpan { first_us: first, last_us: last }) = span {
             self.first_usec = Some(self.first_usec.map_or(first, |time| time.min(first)));
             self.last_usec = Some(self.last_usec.map_or(last, |time| time.max(last)));
         }
@@ -266,8 +266,8 @@ impl Report {
             },
             samples: header.samples,
             thread_count: threads,
-            first_usec: span_us.map(|span| span.0),
-            last_usec: span_us.map(|span| span.1),
+            first_usec: span.map(|span| span.first_us),
+            last_usec: span.map(|span| span.last_us),
             wall_usec: chunk.and_then(|chunk| chunk.wall_us),
             checksum: match (footer.checksum == [0; 16], verify) {
                 (true, _) => "none",

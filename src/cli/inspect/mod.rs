@@ -24,7 +24,7 @@ use crate::cli::net::options::network;
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::terminal::{self, shown_lines};
 use crate::error::{Error, Position, Result};
-use crate::model::ThreadKey;
+use crate::model::{ThreadKey, TimeSpan};
 
 /// A thread of a profile or a run.
 #[derive(Debug, Serialize)]
@@ -39,13 +39,13 @@ struct ThreadReport {
 }
 
 impl ThreadReport {
-    fn new(thread: ThreadKey, samples: u64, span_us: Option<(u64, u64)>) -> Self {
+    fn new(thread: ThreadKey, samples: u64, span: Option<TimeSpan>) -> Self {
         ThreadReport {
             interpreter_id: thread.interpreter_id,
             thread_id: thread.thread_id.to_string(),
             samples,
-            first_usec: span_us.map(|span| span.0),
-            last_usec: span_us.map(|span| span.1),
+            first_usec: span.map(|span| span.first_us),
+            last_usec: span.map(|span| span.last_us),
         }
     }
 }

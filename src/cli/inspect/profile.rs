@@ -15,7 +15,7 @@ use crate::format::{
     Part, PartLocation, Sequence,
 };
 use crate::limits::STACK_DEPTH;
-use crate::model::Statistics;
+use crate::model::{Statistics, TimeSpan};
 use crate::protocol::message::{Capture, Stats};
 
 #[derive(Serialize)]
@@ -228,16 +228,16 @@ fn found(contents: &Contents) -> Inspected {
         samples_empty: scan.empty,
         samples_at_depth_limit: scan.at_depth_limit,
         thread_count: scan.threads.len(),
-        first_usec: scan.span_us.map(|span| span.0),
-        last_usec: scan.span_us.map(|span| span.1),
-        first_to_last_sample_usec: scan.span_us.map(|(first, last)| last - first),
+        first_usec: scan.span.map(|span| span.first_us),
+        last_usec: scan.span.map(|span| span.last_us),
+        first_to_last_sample_usec: scan.span.map(TimeSpan::duration_us),
         sample_data_unpacked_bytes: unpacked,
         compression_ratio: unpacked
             .filter(|_| is_packed && packed > 0)
             .map(|unpacked| unpacked as f64 / packed as f64),
         records: Records { repeat, full, suffix, pop_push },
         threads: threads
-            .map(|thread| ThreadReport::new(thread.thread, thread.samples, thread.span_us))
+            .map(|thread| ThreadReport::new(thread.thread, thread.samples, thread.span))
             .collect(),
     }
 }

@@ -9,7 +9,7 @@ use crate::cli::inspect::ThreadReport;
 use crate::cli::inspect::text::counted;
 use crate::error::{Error, Position, Result};
 use crate::limits::RUN_KEPT;
-use crate::model::ThreadKey;
+use crate::model::{ThreadKey, TimeSpan};
 use crate::protocol::message::{
     Capture, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta, Stats, VERSION,
 };
@@ -158,7 +158,7 @@ struct RunState {
     threads: FxHashMap<ThreadKey, ThreadTotal>,
     /// The threads in order of appearance.
     order: Vec<ThreadKey>,
-    meta_span_us: Option<(u64, u64)>,
+    meta_span: Option<TimeSpan>,
     first_out_of_order: u64,
     first_after_end: u64,
     unknown: u64,
@@ -203,7 +203,7 @@ impl Ids {
 #[derive(Default)]
 struct ThreadTotal {
     samples: u64,
-    span_us: Option<(u64, u64)>,
+    span: Option<TimeSpan>,
 }
 
 /// A name of which there may be any number, of any length, as long as there are few others.
@@ -213,13 +213,6 @@ fn name_of(name: &str, others: usize) -> String {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-fn join(a: Option<(u64, u64)>, b: Option<(u64, u64)>) -> Option<(u64, u64)> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
-        (a, b) => a.or(b),
-    }
 }
 
 impl RunSummary {
@@ -358,8 +351,9 @@ impl RunSummary {
             let threads = self.threads_in_a_batch.get_or_insert(0);
             *threads = timing.thread_count.max(*threads);
             if timing.samples > 0 {
-                let span = (timing.start_usec, timing.start_usec.saturating_add(timing.duration_usec));
-                self.state.meta_span_us = join(self.state.meta_span_us, Some(span));
+                let last_us = timing.start_usec.saturating_add(timing.duration_usec);
+                let span = TimeSpan { first_us: timing.start_usec, last_us };
+                span.add_to(&mut self.state.meta_span);
             }
         }
         if self.facts.id_scope.is_some() {
@@ -396,8 +390,9 @@ impl RunSummary {
                 ThreadTotal::default()
             });
             total.samples += thread.times_usec.len() as u64;
-            let (first, last) = (thread.times_usec.iter().min(), thread.times_usec.iter().max());
-            total.span_us = join(total.span_us, first.copied().zip(last.copied()));
+            if let Some(span) = TimeSpan::of(&thread.times_usec) {
+                span.add_to(&mut total.span);
+            }
             empty += thread.empty() as u64;
         }
         *self.samples_raw.get_or_insert(0) += columns.samples;
@@ -459,20 +454,20 @@ impl RunSummary {
 
     /// Adds up what is known only now, and tells what is wrong.
     pub fn finish(&mut self) -> Vec<Error> {
-        let RunState { threads, order, meta_span_us, .. } = &self.state;
-        let mut span = *meta_span_us;
+        let RunState { threads, order, meta_span, .. } = &self.state;
+        let mut span = *meta_span;
         if self.samples_raw.is_some() {
-            span = threads.values().fold(None, |span, thread| join(span, thread.span_us));
+            span = threads.values().filter_map(|thread| thread.span).reduce(TimeSpan::join);
             self.thread_count = Some(threads.len());
             self.threads_in_a_batch = None;
             self.threads = order
                 .iter()
-                .map(|key| ThreadReport::new(*key, threads[key].samples, threads[key].span_us))
+                .map(|key| ThreadReport::new(*key, threads[key].samples, threads[key].span))
                 .collect();
         }
-        self.first_usec = span.map(|span| span.0);
-        self.last_usec = span.map(|span| span.1);
-        self.first_to_last_sample_usec = span.map(|(first, last)| last - first);
+        self.first_usec = span.map(|span| span.first_us);
+        self.last_usec = span.map(|span| span.last_us);
+        self.first_to_last_sample_usec = span.map(TimeSpan::duration_us);
         self.faults()
     }
 

@@ -350,7 +350,7 @@ pub(crate) fn chunk_item(info: &ChunkInfo, samples: u64, bytes: Vec<u8>) -> Item
         class: Class::Whole,
         in_batch: false,
         samples: Some(samples),
-        span_us: Some(info.span_us),
+        span_us: Some((info.span.first_us, info.span.last_us)),
         text: bytes.into(),
     }
 }

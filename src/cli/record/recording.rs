@@ -20,7 +20,7 @@ use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChunkInfo, Framing, LostPart, Profile, RunEnd};
-use crate::model::Statistics;
+use crate::model::{ClockPair, Statistics, TimeSpan};
 
 /// Processes that are named where there may be any number.
 const NAMED: usize = 10;
@@ -60,7 +60,7 @@ struct ProcessRun {
     pid: u32,
     labels: BTreeMap<String, String>,
     /// The profiler's clock, and Unix time at the same instant.
-    wall: (u64, i64),
+    wall: ClockPair,
     index: u64,
     samples: u64,
     /// What its next part says of its end.
@@ -299,7 +299,7 @@ impl<'a> Recording<'a> {
             id,
             pid,
             labels,
-            wall: (begin.monotonic_us, begin.wall_us),
+            wall: ClockPair { monotonic_us: begin.monotonic_us, wall_us: begin.wall_us },
             index: 0,
             samples: 0,
             end: RunEnd::Open,
@@ -345,15 +345,12 @@ impl<'a> Recording<'a> {
             return Ok(());
         }
         let start_us = profile.contents().header.facts.start_us;
-        let span_us = profile.contents().scan.span_us.or(is_opening.then_some((start_us, start_us)));
-        let wall_us = span_us.and_then(|(low, _)| {
-            let since = i128::from(low) - i128::from(run.wall.0);
-            i64::try_from(i128::from(run.wall.1) + since).ok()
-        });
+        let span = profile.contents().scan.span.or(is_opening.then_some(TimeSpan::at(start_us)));
+        let wall_us = span.and_then(|span| run.wall.wall_at(span.first_us));
         let info = ChunkInfo {
             run_id: run.id.clone(),
             index: run.index,
-            span_us: span_us.unwrap_or_default(),
+            span: span.unwrap_or_default(),
             wall_us,
             end: run.end,
             labels: run.labels.clone(),

@@ -9,6 +9,7 @@ use crate::cli::record::ring_file::RingFile;
 use crate::cli::ui::messages::Messages;
 use crate::error::Result;
 use crate::format::{ChunkInfo, RING_START};
+use crate::model::TimeSpan;
 
 /// What is known of a chunk in the ring.
 #[derive(Clone, Debug)]
@@ -16,12 +17,12 @@ pub(crate) struct ChunkSummary {
     pub run_id: String,
     pub samples: u64,
     /// `None` without samples.
-    pub span_us: Option<(u64, u64)>,
+    pub span: Option<TimeSpan>,
 }
 
 impl ChunkSummary {
     pub fn new(info: &ChunkInfo, samples: u64) -> Self {
-        ChunkSummary { run_id: info.run_id.clone(), samples, span_us: (samples > 0).then_some(info.span_us) }
+        ChunkSummary { run_id: info.run_id.clone(), samples, span: (samples > 0).then_some(info.span) }
     }
 }
 
@@ -99,7 +100,7 @@ impl Ring {
             self.messages
                 .note(&file.name(), &format!("the ring that was there is now {}", earlier.display()));
         }
-        let newest = summary.span_us.map(|span| span.1);
+        let newest = summary.span.map(|span| span.last_us);
         let at = self.file.as_ref().map(|file| file.place_for(size, self.limits.bytes));
         if let Some(at) = at {
             let is_in_the_way = |entry: &Entry| match entry.place {
@@ -132,7 +133,7 @@ impl Ring {
 
     /// When the oldest chunk ends, or, where it has no samples, the first behind it that has.
     fn oldest_end_us(&self) -> Option<u64> {
-        self.entries.iter().find_map(|entry| entry.summary.span_us).map(|span| span.1)
+        self.entries.iter().find_map(|entry| entry.summary.span).map(|span| span.last_us)
     }
 
     fn drop_oldest(&mut self) -> Result<()> {
@@ -190,14 +191,14 @@ impl Ring {
 
     /// Microseconds from the first sample in it to the last.
     pub fn duration_us(&self) -> u64 {
-        whole_span(self.entries.iter().map(|entry| &entry.summary)).map_or(0, |(low, high)| high - low)
+        whole_span(self.entries.iter().map(|entry| &entry.summary)).map_or(0, TimeSpan::duration_us)
     }
 }
 
 /// From the first sample of chunks to the last.
-pub(crate) fn whole_span<'a>(chunks: impl Iterator<Item = &'a ChunkSummary>) -> Option<(u64, u64)> {
-    let spans = chunks.filter_map(|summary| summary.span_us);
-    spans.reduce(|(low, high), span| (low.min(span.0), high.max(span.1)))
+pub(crate) fn whole_span<'a>(chunks: impl Iterator<Item = &'a ChunkSummary>) -> Option<TimeSpan> {
+    let spans = chunks.filter_map(|summary| summary.span);
+    spans.reduce(TimeSpan::join)
 }
 
 #[cfg(test)]
@@ -208,8 +209,9 @@ mod tests {
 
     /// A chunk of `size` bytes of a run, from this second to the next.
     fn push(ring: &mut Ring, run: &str, second: u64, size: usize) {
-        let span_us = Some((second * 1_000_000, (second + 1) * 1_000_000));
-        let summary = ChunkSummary { run_id: run.to_string(), samples: 10, span_us };
+        let (first_us, last_us) = (second * 1_000_000, (second + 1) * 1_000_000);
+        let span = Some(TimeSpan { first_us, last_us });
+        let summary = ChunkSummary { run_id: run.to_string(), samples: 10, span };
         ring.push(summary, vec![second as u8 + 1; size]).expect("stored");
     }
 
@@ -264,7 +266,7 @@ mod tests {
         push(&mut ring, "a", 99, 100);
         assert_eq!(contents(&ring), [100]);
         // Chunks without samples have no time, and go with the next that has.
-        let empty = ChunkSummary { run_id: "a".to_string(), samples: 0, span_us: None };
+        let empty = ChunkSummary { run_id: "a".to_string(), samples: 0, span: None };
         ring.push(empty, vec![7; 100]).expect("stored");
         assert_eq!((contents(&ring), ring.duration_us()), (vec![100, 7], 1_000_000));
         push(&mut ring, "a", 120, 100);

@@ -22,6 +22,7 @@ use crate::cli::ui::messages::Messages;
 use crate::convert::RunStream;
 use crate::error::{Error, Result};
 use crate::format::{Framing, Profile};
+use crate::model::TimeSpan;
 
 /// A snapshot that was asked for.
 pub(crate) struct Wanted {
@@ -98,8 +99,8 @@ fn answer(
                 "path": name,
                 "chunks": contents.chunks.len(),
                 "samples": samples,
-                "start_usec": span.map(|(low, _)| low),
-                "duration_usec": span.map(|(low, high)| high - low),
+                "start_usec": span.map(|span| span.first_us),
+                "duration_usec": span.map(TimeSpan::duration_us),
                 "gone_chunks": dropped.chunks,
                 "gone_samples": dropped.samples,
             });

@@ -13,7 +13,7 @@ use crate::convert::to_stream::options::Flush;
 use crate::error::Result;
 use crate::format::{Chunk, ChunkInfo, Packing, RunEnd, Writer};
 use crate::limits::CHUNK_SAMPLES;
-use crate::model::{RunFacts, Statistics};
+use crate::model::{RunFacts, Statistics, TimeSpan};
 use crate::protocol::RawColumns;
 
 /// Makes a version-2 profile out of the lines of a stream: chunks, each of which is handed on once it is
@@ -65,7 +65,7 @@ struct OpenChunk {
     merge: Merge,
     /// Keys of its first and last sample.
     keys: Option<(u64, u64)>,
-    span_us: Option<(u64, u64)>,
+    span: Option<TimeSpan>,
 }
 
 impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
@@ -180,9 +180,8 @@ impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
         open.keys = Some(open.keys.map_or((first, last), |(first, before)| (first, before.max(last))));
         drop(keys);
         for (thread, range) in threads(group).zip(&ranges) {
-            for time in &thread.times_usec[range.clone()] {
-                let span = open.span_us.get_or_insert((*time, *time));
-                *span = (span.0.min(*time), span.1.max(*time));
+            if let Some(span) = TimeSpan::of(&thread.times_usec[range.clone()]) {
+                span.add_to(&mut open.span);
             }
         }
         open.merge.add(group, &ranges, definitions, &mut open.writer)?;
@@ -209,7 +208,7 @@ impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
 impl OpenChunk {
     fn new(facts: RunFacts, packing: Packing, threads: usize) -> Result<Self> {
         let merge = Merge::new(facts.start_us);
-        Ok(OpenChunk { writer: Writer::chunk(facts, packing, threads)?, merge, keys: None, span_us: None })
+        Ok(OpenChunk { writer: Writer::chunk(facts, packing, threads)?, merge, keys: None, span: None })
     }
 
     fn finish(
@@ -220,13 +219,10 @@ impl OpenChunk {
         statistics: Option<&Statistics>,
     ) -> Result<Chunk> {
         self.merge.finish(&mut self.writer)?;
-        let span_us = self.span_us.unwrap_or_default();
-        let wall_us = run.wall_us.filter(|_| self.span_us.is_some()).and_then(|(known_us, wall_us)| {
-            let since = i128::from(span_us.0) - i128::from(known_us);
-            i64::try_from(i128::from(wall_us) + since).ok()
-        });
+        let wall_us = self.span.zip(run.wall).and_then(|(span, wall)| wall.wall_at(span.first_us));
+        let span = self.span.unwrap_or_default();
         let labels = run.meta.labels.clone().unwrap_or_default();
-        let info = ChunkInfo { run_id: run.id.clone(), index, span_us, wall_us, end, labels };
+        let info = ChunkInfo { run_id: run.id.clone(), index, span, wall_us, end, labels };
         self.writer.finish_chunk(self.merge.threads() as u32, statistics, &info)
     }
 }

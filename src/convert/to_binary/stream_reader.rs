@@ -3,7 +3,7 @@
 use crate::convert::session::{Session, Step};
 use crate::convert::stream_definitions::Definitions;
 use crate::error::{Error, Position, Result};
-use crate::model::{RunFacts, Statistics};
+use crate::model::{ClockPair, RunFacts, Statistics};
 use crate::protocol::group::Groups;
 use crate::protocol::message::Meta;
 use crate::protocol::{Decoded, Message, RawColumns, decode, quoted};
@@ -34,14 +34,14 @@ pub(crate) struct RunHead {
     /// The first one.
     pub meta: Meta,
     /// A time of the profiler's clock and the same as Unix time, by the last `meta`.
-    pub wall_us: Option<(u64, i64)>,
+    pub wall: Option<ClockPair>,
 }
 
 impl RunHead {
     /// Facts that only chunks have a place for.
     pub fn left_out(&self) -> Vec<&'static str> {
         let has_labels = self.meta.labels.as_ref().is_some_and(|labels| !labels.is_empty());
-        let facts = [("the labels", has_labels), ("the date", self.wall_us.is_some())];
+        let facts = [("the labels", has_labels), ("the date", self.wall.is_some())];
         facts.into_iter().filter(|(_, is_there)| *is_there).map(|(fact, _)| fact).collect()
     }
 }
@@ -155,9 +155,12 @@ impl StreamReader {
     }
 
     fn opened(&mut self, number: u64, id: String, meta: Meta) {
-        let wall_us = meta.start_usec.zip(meta.wall_usec);
+        let wall = meta
+            .start_usec
+            .zip(meta.wall_usec)
+            .map(|(monotonic_us, wall_us)| ClockPair { monotonic_us, wall_us });
         if let Some(run) = &mut self.run {
-            run.wall_us = wall_us.or(run.wall_us);
+            run.wall = wall.or(run.wall);
             if !same_facts(&run.meta, &meta) {
                 let fault = "the facts of the run differ from those of its first batch";
                 self.session.lose(Error::stream(fault).at(Position::Line(number)));
@@ -165,7 +168,7 @@ impl StreamReader {
             return;
         }
         let facts = facts_of(&meta, number, &mut self.session);
-        self.run = Some(RunHead { id, facts, meta, wall_us });
+        self.run = Some(RunHead { id, facts, meta, wall });
     }
 
     /// Ends the stream, of whose samples `written` are in the profile, `cut` of them with fewer frames.

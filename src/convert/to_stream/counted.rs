@@ -46,11 +46,11 @@ impl RunStream {
     /// Takes what was counted while the profile was opened in place of its samples.
     pub(crate) fn take_windows(&mut self, counted: &mut Counted, sink: &mut impl Write) -> Result<()> {
         while let Some(window) = counted.next()? {
-            let key = window.span_us.0;
+            let key = window.span.first_us;
             self.pass(key, sink)?;
             self.batch.first_key.get_or_insert(key);
             self.window_end = self.aggregator.window_end(key);
-            self.note_span(window.span_us);
+            self.note_span(window.span);
             self.batch.threads.extend(&window.threads);
             self.batch.at_depth_limit += window.at_depth_limit;
             let samples = window.table.total + window.table.empty;

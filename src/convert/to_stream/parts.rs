@@ -9,7 +9,7 @@ use crate::convert::to_stream::{Heartbeats, RunState, RunStatistics, RunStream};
 use crate::convert::used_frames::{MergedTables, UsedFrames};
 use crate::error::{ErrorKind, Position, Result};
 use crate::format::{Contents, Fault, FaultCode, Framing, LostPart};
-use crate::model::{Statistics, Tables};
+use crate::model::{ClockPair, Statistics, Tables};
 use crate::protocol::MessageType;
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossReason};
 
@@ -64,10 +64,11 @@ impl RunStream {
     fn open_run(&mut self, contents: &Contents) {
         let start_us = contents.header.facts.start_us;
         let chunk = contents.chunk.as_ref();
-        let chunk_wall = chunk.and_then(|chunk| Some((chunk.span_us.0, chunk.wall_us?)));
+        let chunk_wall = chunk
+            .and_then(|chunk| Some(ClockPair { monotonic_us: chunk.span.first_us, wall_us: chunk.wall_us? }));
         if let Some(run) = &mut self.run {
             if self.options.wall_start_us.is_none() && chunk_wall.is_some() {
-                run.wall_us = chunk_wall;
+                run.wall = chunk_wall;
             }
             return;
         }
@@ -76,7 +77,11 @@ impl RunStream {
         self.run = Some(RunState {
             facts: contents.header.facts.clone(),
             labels,
-            wall_us: self.options.wall_start_us.map(|wall_us| (start_us, wall_us)).or(chunk_wall),
+            wall: self
+                .options
+                .wall_start_us
+                .map(|wall_us| ClockPair { monotonic_us: start_us, wall_us })
+                .or(chunk_wall),
             statistics: RunStatistics::default(),
         });
         let types = &self.options.types;
@@ -95,10 +100,10 @@ impl RunStream {
         self.gaps += 1;
         let mut body = Loss { reason: LossReason::Gap.name().to_string(), ..Loss::default() };
         // What is before the first part that is there has begun with the run.
-        let from = self.span_us.map_or(contents.header.facts.start_us, |(_, high)| high);
-        if self.span_us.is_some() || contents.scan.samples > 0 {
+        let from = self.span.map_or(contents.header.facts.start_us, |span| span.last_us);
+        if self.span.is_some() || contents.scan.samples > 0 {
             body.start_usec = Some(from);
-            body.duration_usec = chunk.span_us.0.checked_sub(from);
+            body.duration_usec = chunk.span.first_us.checked_sub(from);
         }
         self.tell(None, Some(body), sink)
     }
@@ -165,7 +170,7 @@ impl RunStream {
     pub fn broke_off(&mut self, error: &crate::error::Error) {
         self.order.lost();
         let loss = Loss {
-            start_usec: self.span_us.map(|(_, high)| high),
+            start_usec: self.span.map(|span| span.last_us),
             ..loss(LossReason::Truncated, LossAmount::default())
         };
         let code = if error.kind() == ErrorKind::Io { "io" } else { "truncated" };
@@ -199,7 +204,7 @@ impl RunStream {
             return Ok(());
         }
         // A part holds all samples up to its last.
-        let reached = self.span_us.map(|(_, high)| high.saturating_add(1));
+        let reached = self.span.map(|span| span.last_us.saturating_add(1));
         let reached = reached.or_else(|| self.run.as_ref().map(|run| run.facts.start_us));
         let body = Heartbeat {
             ts_usec: reached,

@@ -10,7 +10,7 @@ use crate::convert::used_frames::MergedTables;
 use crate::counts::CountTable;
 use crate::error::{Error, Result};
 use crate::format::Framing;
-use crate::model::{RunFacts, Tables};
+use crate::model::{RunFacts, Tables, TimeSpan};
 use crate::protocol::MessageType;
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
 use crate::protocol::table_messages;
@@ -96,9 +96,9 @@ impl RunStream {
     fn aggs(&mut self, batch: &Batch, whole: Option<CountTable>) -> Vec<Vec<u8>> {
         let limit = self.options.max_line - self.encoder.envelope_len(MessageType::Agg);
         let period = self.options.types.window().map_or(0, |period| period.as_micros() as u64);
-        let (low, high) = self.span_us.unwrap_or_default();
+        let span = self.span.unwrap_or_default();
         let windows = batch.tables.iter().map(|(start, table)| ("window", *start, period, table));
-        let whole = whole.iter().map(|table| ("final", i128::from(low), high - low, table));
+        let whole = whole.iter().map(|table| ("final", i128::from(span.first_us), span.duration_us(), table));
         let mut messages = Vec::new();
         for (scope, start_usec, duration_usec, table) in windows.chain(whole) {
             table.rows.iter().for_each(|(frame, ..)| self.used.note(*frame));
@@ -121,12 +121,12 @@ impl RunStream {
         let none = RunFacts::default();
         let facts = self.run.as_ref().map_or(&none, |run| &run.facts);
         let labels = self.run.as_ref().map(|run| &run.labels).filter(|labels| !labels.is_empty());
-        let (low, high) = batch.span_us.unwrap_or((facts.start_us, facts.start_us));
+        let span = batch.span.unwrap_or(TimeSpan::at(facts.start_us));
         Meta {
             batch: batch.index,
             messages,
-            start_usec: Some(low),
-            duration_usec: Some(high - low),
+            start_usec: Some(span.first_us),
+            duration_usec: Some(span.duration_us()),
             samples: Some(batch.samples),
             thread_count: Some(batch.threads.len() as u64),
             run_start_usec: Some(facts.start_us),
@@ -137,7 +137,7 @@ impl RunStream {
             id_scope: if self.framing == Framing::Files { IdScope::Run } else { IdScope::Batch },
             stream_types: self.options.types.items().map(<[String]>::to_vec),
             clock: Some("monotonic".to_string()),
-            wall_usec: self.wall_us(low),
+            wall_usec: self.wall_us(span.first_us),
             labels: labels.cloned(),
         }
     }
@@ -164,7 +164,7 @@ impl RunStream {
             self.complete = false;
             self.error_and_loss(Some(&error), loss.as_ref());
         }
-        let span = self.span_us;
+        let span = self.span;
         let statistics = self.run.as_ref().and_then(|run| run.statistics.of_run());
         let end = End {
             complete: self.complete,
@@ -173,7 +173,7 @@ impl RunStream {
             samples: Some(self.samples),
             samples_total: self.samples_total,
             samples_empty: Some(self.samples - self.samples_total),
-            duration_usec: Some(span.map_or(0, |(low, high)| high - low)),
+            duration_usec: Some(span.map_or(0, TimeSpan::duration_us)),
             lost: (!self.lost.is_empty()).then(|| std::mem::take(&mut self.lost)),
             stats: statistics.map(Into::into),
         };

@@ -67,7 +67,7 @@ mod tests {
             let info = ChunkInfo {
                 run_id: "run".to_string(),
                 index: 7,
-                span_us: before.scan.span_us.expect("samples"),
+                span: before.scan.span.expect("samples"),
                 wall_us: Some(1),
                 end: RunEnd::Complete,
                 labels: [("host".to_string(), "web1".to_string())].into(),
@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(after.header.facts, before.header.facts);
             assert_eq!(after.statistics, before.statistics);
             assert_eq!(after.scan.samples, before.scan.samples);
-            assert_eq!(after.scan.span_us, before.scan.span_us);
+            assert_eq!(after.scan.span, before.scan.span);
             assert_eq!(after.tables.frames, before.tables.frames);
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::format::layout::header::{self, ByteOrder};
 use crate::limits;
-use crate::model::{Capture, Mode, RunFacts};
+use crate::model::{Capture, Mode, RunFacts, TimeSpan};
 use crate::varint;
 
 const CHUNK: &[u8; 8] = b"TACHCHNK";
@@ -32,8 +32,8 @@ pub struct ChunkInfo {
     pub run_id: String,
     /// Number of the chunk in its run, from 0.
     pub index: u64,
-    /// Earliest and latest sample time, microseconds; both 0 where there is no sample.
-    pub span_us: (u64, u64),
+    /// From its earliest sample to its latest; both times are 0 where there is no sample.
+    pub span: TimeSpan,
     /// Unix time of the earliest sample, microseconds, where known.
     pub wall_us: Option<i64>,
     /// Whether the run ends with it.
@@ -208,7 +208,7 @@ pub(crate) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<ExtensionBloc
         info: ChunkInfo {
             run_id,
             index: order.u64(block, 64),
-            span_us: (order.u64(block, 72), order.u64(block, 80)),
+            span: TimeSpan { first_us: order.u64(block, 72), last_us: order.u64(block, 80) },
             wall_us: (wall_us != 0).then_some(wall_us),
             end: RunEnd::of_flags(order.u32(block, 100)),
             labels: read_labels(rest, order)?,
@@ -266,7 +266,7 @@ pub(crate) fn write(out: &mut Vec<u8>, info: &ChunkInfo, facts: &RunFacts) -> Re
     let mut id = [0; RUN_ID_LEN];
     id[..info.run_id.len()].copy_from_slice(info.run_id.as_bytes());
     out.extend_from_slice(&id);
-    for number in [info.index, info.span_us.0, info.span_us.1, info.wall_us.unwrap_or(0) as u64] {
+    for number in [info.index, info.span.first_us, info.span.last_us, info.wall_us.unwrap_or(0) as u64] {
         out.extend_from_slice(&number.to_le_bytes());
     }
     out.extend_from_slice(&header::config_word(facts).to_le_bytes());
@@ -280,7 +280,12 @@ mod tests {
     use super::*;
 
     fn info(run_id: &str) -> ChunkInfo {
-        ChunkInfo { run_id: run_id.to_string(), index: 7, span_us: (3, 4), ..ChunkInfo::default() }
+        ChunkInfo {
+            run_id: run_id.to_string(),
+            index: 7,
+            span: TimeSpan { first_us: 3, last_us: 4 },
+            ..ChunkInfo::default()
+        }
     }
 
     fn block(run_id: &str) -> Vec<u8> {
