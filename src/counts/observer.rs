@@ -1,12 +1,9 @@
 //! Who counts windows during the first walk: the walk itself, or a thread beside it that is told of the records
 //! block by block. The counts are the same.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
-
 use crate::counts::windows::{CountedWindows, Period, WindowCounter};
 use crate::model::ThreadKey;
-use crate::worker;
+use crate::worker::Worker;
 
 /// Records of a block.
 const BLOCK: usize = 4096;
@@ -24,9 +21,7 @@ pub(crate) struct BackgroundCounter {
     /// Where the window of each thread's last sample ends.
     ends_us: Vec<u64>,
     block: Block,
-    blocks: SyncSender<Block>,
-    done: Receiver<Block>,
-    counter: JoinHandle<Box<WindowCounter>>,
+    worker: Worker<Block, Box<WindowCounter>>,
 }
 
 #[derive(Default)]
@@ -53,29 +48,19 @@ impl WindowObserver {
             return WindowObserver::Inline(counter);
         }
         let period = counter.period();
-        let (blocks, todo) = sync_channel::<Block>(AHEAD);
-        let (finished, done) = sync_channel(AHEAD + 1);
-        let (give, given) = sync_channel::<Box<WindowCounter>>(1);
-        let worker = worker::worker(move || {
-            let mut counter = given.recv().expect("it is given below");
-            for mut block in todo {
-                block.count(&mut counter);
-                // Nobody may be there any more to use it again.
-                let _ = finished.try_send(block);
-            }
-            counter
+        let worker = Worker::start(AHEAD, counter, |counter, block: &mut Block| {
+            block.count(counter);
+            Ok(())
         });
-        let Some(worker) = worker else { return WindowObserver::Inline(counter) };
-        give.send(counter).expect("it is waited for");
-        let counter = worker;
-        WindowObserver::Background(BackgroundCounter {
-            period,
-            ends_us: Vec::new(),
-            block: Block::default(),
-            blocks,
-            done,
-            counter,
-        })
+        match worker {
+            Ok(worker) => WindowObserver::Background(BackgroundCounter {
+                period,
+                ends_us: Vec::new(),
+                block: Block::default(),
+                worker,
+            }),
+            Err(counter) => WindowObserver::Inline(counter),
+        }
     }
 
     /// A sample of a thread, by number, with another stack. `time_us` is its highest so far.
@@ -122,10 +107,10 @@ impl WindowObserver {
     pub fn finish(self, keys: Vec<ThreadKey>) -> Option<CountedWindows> {
         match self {
             WindowObserver::Inline(counter) => counter.finish(keys),
-            WindowObserver::Background(BackgroundCounter { block, blocks, counter, .. }) => {
-                let _ = blocks.send(block);
-                drop(blocks);
-                counter.join().ok()?.finish(keys)
+            WindowObserver::Background(BackgroundCounter { block, mut worker, .. }) => {
+                let _ = worker.send(block);
+                let (counter, _) = worker.finish().ok()?;
+                counter.finish(keys)
             }
         }
     }
@@ -154,9 +139,9 @@ impl BackgroundCounter {
 
     #[cold]
     fn send(&mut self) {
-        let next = self.done.try_recv().unwrap_or_default();
-        // Where the thread is gone, joining it tells.
-        let _ = self.blocks.send(std::mem::replace(&mut self.block, next));
+        let next = self.worker.try_recv().unwrap_or_default();
+        // If the thread is gone, `finish` finds out.
+        let _ = self.worker.send(std::mem::replace(&mut self.block, next));
     }
 }
 

@@ -49,7 +49,7 @@ impl<R: Read> Unpacker<R> {
     pub fn new(region: R) -> io::Result<Result<Self, R>> {
         let (packed, blocks) = sync_channel(AHEAD);
         let (sender, events) = sync_channel(AHEAD);
-        let thread = worker::worker(move || {
+        let thread = worker::spawn(move || {
             let packed = Packed { blocks, events: sender.clone(), block: Vec::new(), pos: 0 };
             if let Err(error) = unpack(packed, &sender) {
                 // Nobody may be there to be told.

@@ -1,10 +1,10 @@
-//! A file or a pipe that is written to on a thread of its own, beside the one that makes what is written.
+//! A file or a pipe that another thread writes to, in parallel with the one that makes the bytes.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::mem;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+
+use crate::worker::Worker;
 
 /// Bytes that are handed over at once.
 const BLOCK: usize = 128 * 1024;
@@ -20,17 +20,9 @@ pub(crate) struct BackgroundWriter {
 enum WriterState {
     /// There is no thread before there is a block for it.
     Idle(File),
-    Running(Writer),
+    Running(Worker<Vec<u8>, File>),
     /// An error was told.
     Failed,
-}
-
-struct Writer {
-    blocks: SyncSender<Vec<u8>>,
-    /// Blocks that are done with, to be used again.
-    written: Receiver<Vec<u8>>,
-    under_way: usize,
-    thread: JoinHandle<io::Result<()>>,
 }
 
 impl BackgroundWriter {
@@ -54,7 +46,7 @@ impl BackgroundWriter {
                 self.state = WriterState::Idle(file);
                 return self.finish();
             }
-            WriterState::Idle(file) => match Writer::start(file) {
+            WriterState::Idle(file) => match Worker::start(AHEAD, file, write) {
                 Ok(writer) => WriterState::Running(writer),
                 // No thread is to be had, so it is written here.
                 Err(file) => {
@@ -65,11 +57,10 @@ impl BackgroundWriter {
             other => other,
         };
         let WriterState::Running(writer) = &mut self.state else { return Err(failed()) };
-        let next = writer.spare();
-        if writer.blocks.send(mem::replace(&mut self.block, next)).is_err() {
+        let next = writer.try_recv().unwrap_or_else(|| Vec::with_capacity(BLOCK));
+        if writer.send(mem::replace(&mut self.block, next)).is_err() {
             return Err(self.fail());
         }
-        writer.under_way += 1;
         Ok(())
     }
 
@@ -86,11 +77,10 @@ impl BackgroundWriter {
         }
         self.submit()?;
         let WriterState::Running(writer) = &mut self.state else { return Err(failed()) };
-        while writer.under_way > 0 {
-            if writer.written.recv().is_err() {
+        while writer.is_busy() {
+            if writer.recv().is_none() {
                 return Err(self.fail());
             }
-            writer.under_way -= 1;
         }
         Ok(())
     }
@@ -98,10 +88,7 @@ impl BackgroundWriter {
     /// What has ended the thread.
     fn fail(&mut self) -> io::Error {
         match mem::replace(&mut self.state, WriterState::Failed) {
-            WriterState::Running(Writer { thread, .. }) => match thread.join() {
-                Ok(Err(error)) => error,
-                Ok(Ok(())) | Err(_) => failed(),
-            },
+            WriterState::Running(writer) => writer.finish().err().unwrap_or_else(failed),
             WriterState::Idle(_) | WriterState::Failed => failed(),
         }
     }
@@ -111,35 +98,10 @@ fn failed() -> io::Error {
     io::Error::other("the thread that writes has failed")
 }
 
-impl Writer {
-    /// Gives the file back where no thread can be had.
-    fn start(file: File) -> Result<Self, File> {
-        let (blocks, todo) = sync_channel::<Vec<u8>>(AHEAD);
-        // As many as there can be: the thread never waits here.
-        let (done, written) = sync_channel(AHEAD + 2);
-        let (give, given) = sync_channel::<File>(1);
-        let thread = thread::Builder::new().spawn(move || {
-            let mut file = given.recv().map_err(io::Error::other)?;
-            for mut block in todo {
-                file.write_all(&block)?;
-                block.clear();
-                // Nobody may be there any more to use it again.
-                let _ = done.send(block);
-            }
-            Ok(())
-        });
-        let Ok(thread) = thread else { return Err(file) };
-        // It waits for it.
-        drop(give.send(file));
-        Ok(Writer { blocks, written, under_way: 0, thread })
-    }
-
-    /// Room for the next block.
-    fn spare(&mut self) -> Vec<u8> {
-        let spare = self.written.try_recv();
-        self.under_way -= usize::from(spare.is_ok());
-        spare.unwrap_or_else(|_| Vec::with_capacity(BLOCK))
-    }
+fn write(file: &mut File, block: &mut Vec<u8>) -> io::Result<()> {
+    file.write_all(block)?;
+    block.clear();
+    Ok(())
 }
 
 impl Write for BackgroundWriter {

@@ -8,13 +8,12 @@
 //! samples of each thread, and a line holds all that some of the threads have in it. See `protocol::group`.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::convert::to_stream::raw::{RawBuilder, start_of};
 use crate::limits::GROUP_SAMPLES;
 use crate::model::{Cut, ReorderBuffer, ThreadSamples};
 use crate::protocol::group;
-use crate::worker;
+use crate::worker::{self, Worker};
 
 /// Blocks that may be in the making, and do not count yet in [`RawLines::wanted`].
 const AHEAD: usize = 4;
@@ -38,7 +37,7 @@ pub(crate) struct RawLines {
     /// By each of the last blocks that count.
     fits: VecDeque<Fit>,
     maker: Maker,
-    workers: Vec<Worker>,
+    workers: Vec<Worker<Job, Maker>>,
     /// The next worker to get a block.
     next: usize,
     making: VecDeque<Making>,
@@ -148,12 +147,6 @@ struct Job {
     lines: Lines,
 }
 
-/// A thread that makes lines, in the order in which it gets its blocks. It ends once its jobs do.
-struct Worker {
-    jobs: SyncSender<Job>,
-    done: Receiver<Job>,
-}
-
 impl RawLines {
     /// For lines with `limit` bytes of body and `envelope` bytes around it, made on so many threads, the
     /// caller's among them.
@@ -205,7 +198,7 @@ impl RawLines {
             return;
         }
         job.block.copy_from(buffer.slices());
-        self.workers[self.next].jobs.send(job).expect("the worker waits for jobs");
+        assert!(self.workers[self.next].send(job).is_ok(), "the worker waits for jobs");
         self.making.push_back(Making::By(self.next));
         self.next = (self.next + 1) % self.workers.len();
     }
@@ -214,7 +207,7 @@ impl RawLines {
     fn has_workers(&mut self) -> bool {
         if self.workers.is_empty() && self.threads != 1 {
             let workers = 1..worker::count(self.threads).min(AHEAD + 1);
-            self.workers = workers.map_while(|_| Worker::start(self.shape)).collect();
+            self.workers = workers.map_while(|_| start_worker(self.shape)).collect();
             if self.workers.is_empty() {
                 self.threads = 1;
             }
@@ -238,7 +231,7 @@ impl RawLines {
     fn collect(&mut self) {
         let mut job = match self.making.pop_front() {
             Some(Making::Done(job)) => *job,
-            Some(Making::By(worker)) => self.workers[worker].done.recv().expect("the worker makes each job"),
+            Some(Making::By(worker)) => self.workers[worker].recv().expect("the worker makes each job"),
             None => return,
         };
         if let Some(fit) = job.lines.fit {
@@ -250,22 +243,14 @@ impl RawLines {
     }
 }
 
-impl Worker {
-    fn start(shape: Shape) -> Option<Self> {
-        let (jobs, todo) = sync_channel::<Job>(AHEAD);
-        let (finished, done) = sync_channel(AHEAD);
-        worker::worker(move || {
-            let mut maker = Maker::default();
-            for mut job in todo {
-                job.block.cut(usize::MAX, None, Cut::AfterInstant);
-                maker.make(shape, job.batch, job.wanted, &job.block, &mut job.lines);
-                if finished.send(job).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Some(Worker { jobs, done })
-    }
+/// A thread that makes lines, in the order in which it gets its blocks.
+fn start_worker(shape: Shape) -> Option<Worker<Job, Maker>> {
+    let make = move |maker: &mut Maker, job: &mut Job| {
+        job.block.cut(usize::MAX, None, Cut::AfterInstant);
+        maker.make(shape, job.batch, job.wanted, &job.block, &mut job.lines);
+        Ok(())
+    };
+    Worker::start(AHEAD, Maker::default(), make).ok()
 }
 
 #[derive(Default)]

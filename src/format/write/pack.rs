@@ -1,67 +1,59 @@
-//! A zstd frame, packed on a thread of its own beside the one that makes its content.
+//! A zstd frame, compressed on another thread while its content is made.
 
 use std::io::{self, Write};
-use std::mem;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread::JoinHandle;
 
-use crate::worker;
+use crate::worker::Worker;
 
 /// Blocks that may wait for the thread.
 const AHEAD: usize = 2;
 
-/// Writes a zstd frame to `sink` that is the same as one packed without a thread.
+/// Writes a zstd frame to `sink`, the same bytes as one compressed without a thread.
 pub(crate) struct Packer<W> {
     sink: W,
-    plain: SyncSender<Vec<u8>>,
-    /// As many as there were plain ones at most, and taken whenever one of those is sent.
-    packed: Receiver<Vec<u8>>,
-    thread: JoinHandle<io::Result<()>>,
+    /// A job comes with a plain block and goes with what is compressed by then.
+    worker: Worker<Vec<u8>, zstd::stream::write::Encoder<'static, Vec<u8>>>,
 }
 
 impl<W: Write> Packer<W> {
-    /// Packs on a thread of its own; gives the sink back where none can be had.
+    /// Compresses on another thread; gives the sink back where the system has none.
     ///
     /// # Errors
     ///
     /// A level that zstd does not have.
     pub fn new(sink: W, level: i32) -> io::Result<Result<Self, W>> {
-        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), level)?;
-        let (plain, blocks) = sync_channel::<Vec<u8>>(AHEAD);
-        let (sender, packed) = channel();
-        let thread = worker::worker(move || {
-            // Where nobody takes what is packed there will be no more blocks.
-            for block in blocks {
-                encoder.write_all(&block)?;
-                let _ = sender.send(mem::take(encoder.get_mut()));
-            }
-            let _ = sender.send(encoder.finish()?);
+        let encoder = zstd::stream::write::Encoder::new(Vec::new(), level)?;
+        let worker = Worker::start(AHEAD, encoder, |encoder, block: &mut Vec<u8>| {
+            encoder.write_all(block)?;
+            block.clear();
+            block.append(encoder.get_mut());
             Ok(())
         });
-        Ok(match thread {
-            Some(thread) => Ok(Packer { sink, plain, packed, thread }),
-            None => Err(sink),
+        Ok(match worker {
+            Ok(worker) => Ok(Packer { sink, worker }),
+            Err(_) => Err(sink),
         })
     }
 
     /// Ends the frame and gives the sink back.
     pub fn finish(mut self) -> io::Result<W> {
-        drop(self.plain);
-        for block in self.packed {
-            self.sink.write_all(&block)?;
-        }
-        self.thread.join().expect("the thread does not panic")?;
+        let (encoder, blocks) = self.worker.finish()?;
+        blocks.iter().try_for_each(|block| self.sink.write_all(block))?;
+        self.sink.write_all(&encoder.finish()?)?;
         Ok(self.sink)
     }
 }
 
 impl<W: Write> Write for Packer<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.plain.send(bytes.to_vec()).is_err() {
-            return Err(io::Error::other("the thread that packs with zstd has failed"));
+        let mut block = Vec::new();
+        while let Some(packed) = self.worker.try_recv() {
+            self.sink.write_all(&packed)?;
+            block = packed;
         }
-        for block in self.packed.try_iter() {
-            self.sink.write_all(&block)?;
+        block.clear();
+        block.extend_from_slice(bytes);
+        if self.worker.send(block).is_err() {
+            return Err(io::Error::other("the thread that compresses has failed"));
         }
         Ok(bytes.len())
     }

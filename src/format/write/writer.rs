@@ -45,7 +45,7 @@ pub struct Writer<W: Write + Seek> {
 enum Region<W: Write> {
     Plain(W),
     Zstd(zstd::stream::write::Encoder<'static, W>),
-    BackgroundCounter(Packer<W>),
+    Background(Packer<W>),
 }
 
 impl<W: Write> Write for Region<W> {
@@ -53,7 +53,7 @@ impl<W: Write> Write for Region<W> {
         match self {
             Region::Plain(sink) => sink.write(bytes),
             Region::Zstd(encoder) => encoder.write(bytes),
-            Region::BackgroundCounter(packer) => packer.write(bytes),
+            Region::Background(packer) => packer.write(bytes),
         }
     }
 
@@ -61,7 +61,7 @@ impl<W: Write> Write for Region<W> {
         match self {
             Region::Plain(sink) => sink.flush(),
             Region::Zstd(encoder) => encoder.flush(),
-            Region::BackgroundCounter(packer) => packer.flush(),
+            Region::Background(packer) => packer.flush(),
         }
     }
 }
@@ -80,7 +80,7 @@ impl<W: Write + Seek> Writer<W> {
             Packing::Zstd(level) => {
                 let packer = if worker::count(threads) > 1 { Packer::new(sink, level)? } else { Err(sink) };
                 match packer {
-                    Ok(packer) => Region::BackgroundCounter(packer),
+                    Ok(packer) => Region::Background(packer),
                     Err(sink) => Region::Zstd(zstd::stream::write::Encoder::new(sink, level)?),
                 }
             }
@@ -176,7 +176,7 @@ impl<W: Write + Seek> Writer<W> {
         let (mut sink, compression) = match self.region {
             Region::Plain(sink) => (sink, Compression::None),
             Region::Zstd(encoder) => (encoder.finish()?, Compression::Zstd),
-            Region::BackgroundCounter(packer) => (packer.finish()?, Compression::Zstd),
+            Region::Background(packer) => (packer.finish()?, Compression::Zstd),
         };
         let strings_at = sink.stream_position()?;
         let frames_at = strings_at + self.string_bytes.len() as u64;
