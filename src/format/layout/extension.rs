@@ -96,7 +96,8 @@ impl ChunkOrder {
     pub fn is_gap_before(&mut self, chunk: &ChunkInfo) -> bool {
         let index = chunk.index;
         let expected = self.last.map_or(0, |last| last.saturating_add(1));
-        if index >= expected {
+        // A recording begins with an empty part, which has the number of its first chunk.
+        if self.last.is_none_or(|last| index >= last) {
             (self.last, self.end) = (Some(index), chunk.end);
         }
         index > expected.saturating_add(std::mem::take(&mut self.lost))
@@ -296,6 +297,25 @@ mod tests {
 
     fn read_back(block: &[u8]) -> Result<Option<ChunkInfo>, String> {
         read(block, ByteOrder::Little).map(|found| found.map(|found| found.info))
+    }
+
+    #[test]
+    fn the_last_chunk_of_the_highest_number_says_how_the_run_ends() {
+        let chunk = |index, end| ChunkInfo { index, end, ..ChunkInfo::default() };
+        let mut order = ChunkOrder::default();
+        for (index, end, is_gap, is_broken) in [
+            // The empty part that a recording begins with, and its only chunk.
+            (0, RunEnd::Open, false, true),
+            (0, RunEnd::Complete, false, false),
+            (1, RunEnd::Open, false, true),
+            (3, RunEnd::Incomplete, true, true),
+            // One that comes late.
+            (2, RunEnd::Open, false, true),
+            (4, RunEnd::Complete, false, false),
+        ] {
+            assert_eq!(order.is_gap_before(&chunk(index, end)), is_gap, "{index}");
+            assert_eq!(order.broken_end().is_some(), is_broken, "{index}");
+        }
     }
 
     #[test]
