@@ -421,12 +421,17 @@ impl<'a> Recording<'a> {
             if let Some(error) = &error {
                 stream.broke_off(error);
             }
+            let mut is_complete = true;
             self.stream.write(|written| {
                 if is_missing {
                     stream.sampler_missed(written)?;
                 }
-                stream.finish(written).map(drop)
+                is_complete = stream.finish(written)?.complete;
+                Ok(())
             })?;
+            if !is_complete {
+                self.status = Status::Partial;
+            }
         }
         // Without a chunk, what was in its place stays.
         if let Some(profiles) = run.profiles.take().filter(|_| run.index > 0) {
