@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use rmpv::Value;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::encode::{Envelope, write_json};
 use crate::protocol::message::{End, ErrorMessage, Loss, LossAmount, LossReason};
-use crate::protocol::msgpack::frames::{Frames, get, magic, text};
+use crate::protocol::msgpack::frames::{Frames, magic};
 use crate::protocol::msgpack::json;
+use crate::protocol::msgpack::view::{Kind, View};
 use crate::protocol::text::quoted;
 use sha2::{Digest, Sha256};
 
@@ -82,11 +82,14 @@ impl<R: Read> LmcacheTrace<R> {
     pub fn open(reader: R) -> Result<Self> {
         let mut frames = Frames::new(reader);
         let at = |error: Error| error.at(Position::Byte(0));
-        let Some(map) = frames.next_frame()? else { return Err(at(Error::stream("an empty file"))) };
-        if get(&map, "magic").and_then(text) != Some(MAGIC) {
+        if !frames.advance()? {
+            return Err(at(Error::stream("an empty file")));
+        }
+        let map = frames.frame();
+        if map.get("magic").and_then(View::as_text) != Some(MAGIC) {
             return Err(at(Error::stream("no LMCache trace: the magic is missing")));
         }
-        match get(&map, "format_version").and_then(Value::as_u64) {
+        match map.get("format_version").and_then(View::as_u64) {
             Some(FORMAT_VERSION) => {}
             Some(other) => {
                 let fault = format!(
@@ -96,11 +99,11 @@ impl<R: Read> LmcacheTrace<R> {
             }
             None => return Err(at(Error::stream("an LMCache trace without a format_version"))),
         }
-        let string = |key: &str| get(&map, key).and_then(text).map(str::to_string);
-        let number = |key: &str| get(&map, key).and_then(Value::as_f64).filter(|number| number.is_finite());
+        let string = |key: &str| map.get(key).and_then(View::as_text).map(str::to_string);
+        let number = |key: &str| map.get(key).and_then(View::as_f64).filter(|number| number.is_finite());
         let any = |key: &str| {
             let mut json = Vec::new();
-            json::write(&mut json, get(&map, key)?);
+            json::write(&mut json, map.get(key)?);
             serde_json::from_slice(&json).ok()
         };
         let header = LmcacheHeader {
@@ -113,7 +116,7 @@ impl<R: Read> LmcacheTrace<R> {
             sm_config_digest: string("sm_config_digest"),
         };
         let mut bytes = Vec::new();
-        json::map(&mut bytes, &map, |out, _, value| json::write(out, value));
+        json::write(&mut bytes, map);
         let run_id = format!("{:032x}", xxh3_128(&bytes));
         Ok(LmcacheTrace {
             frames,
@@ -194,38 +197,28 @@ impl<R: Read> LmcacheTrace<R> {
     pub fn next_call(&mut self, out: &mut Vec<u8>) -> Result<Option<String>> {
         loop {
             let at = self.frames.position();
-            let Some(map) = self.frames.next_frame()? else { return Ok(None) };
-            if get(&map, "type").and_then(Value::as_str) != Some("record") {
+            if !self.frames.advance()? {
+                return Ok(None);
+            }
+            let record = self.frames.frame();
+            if record.get("type").and_then(View::as_str) != Some("record") {
                 self.unknown += 1;
                 continue;
             }
-            let Some(name) = get(&map, "qualname").and_then(Value::as_str) else {
+            let Some(name) = record.get("qualname").and_then(View::as_str) else {
                 return Err(Error::stream("a record without qualname").at(Position::Byte(at)));
             };
-            let ts = microseconds(get(&map, "t_mono"));
-            let wall = microseconds(get(&map, "t_wall"));
+            let ts = microseconds(record.get("t_mono"));
             if let Some(ts) = ts {
                 let span = self.span_us.get_or_insert((ts, ts));
                 *span = (span.0.min(ts), span.1.max(ts));
             }
             self.records += 1;
-            let name = name.to_string();
-            let times = [("ts_usec", ts), ("wall_usec", wall)];
-            let times =
-                times.iter().filter_map(|(key, time)| Some((Value::from(*key), Value::from((*time)?))));
-            // What else the record holds, as it is.
-            let own =
-                map.into_iter().filter(|(key, _)| key.as_str() != Some("type")).map(|(key, value)| match key
-                    .as_str()
-                {
-                    Some(taken @ ("v" | "run_id" | "seq" | "ts_usec" | "wall_usec")) => {
-                        (Value::from(format!("record_{taken}")), value)
-                    }
-                    _ => (key, value),
-                });
-            let body: Vec<(Value, Value)> = times.chain(own).collect();
-            self.line(out, "call", |out| json::map(out, &body, |out, _, value| json::write(out, value)));
-            return Ok(Some(name));
+            let times = [("ts_usec", ts), ("wall_usec", microseconds(record.get("t_wall")))];
+            let envelope = Envelope { type_: "call", run_id: &self.run_id, seq: self.seq };
+            self.seq += 1;
+            line(out, envelope, |out| call(out, times, record));
+            return Ok(Some(name.to_string()));
         }
     }
 
@@ -270,16 +263,53 @@ impl<R: Read> LmcacheTrace<R> {
     }
 
     fn line(&mut self, out: &mut Vec<u8>, type_: &str, body: impl FnOnce(&mut Vec<u8>)) {
-        let at = Envelope { type_, run_id: &self.run_id, seq: self.seq }.open(out);
+        let envelope = Envelope { type_, run_id: &self.run_id, seq: self.seq };
         self.seq += 1;
-        body(out);
-        out[at] = b',';
-        out.push(b'\n');
+        line(out, envelope, body);
     }
 }
 
+fn line(out: &mut Vec<u8>, envelope: Envelope<'_>, body: impl FnOnce(&mut Vec<u8>)) {
+    let at = envelope.open(out);
+    body(out);
+    out[at] = b',';
+    out.push(b'\n');
+}
+
+/// Appends what is known of a call: its times, and what else the record holds, as it is.
+fn call(out: &mut Vec<u8>, times: [(&str, Option<i64>); 2], record: View<'_>) {
+    out.push(b'{');
+    let separate = |out: &mut Vec<u8>| {
+        if out.last() != Some(&b'{') {
+            out.push(b',');
+        }
+    };
+    for (key, time) in times {
+        if let Some(time) = time {
+            separate(out);
+            write_json(out, key);
+            out.push(b':');
+            write_json(out, &time);
+        }
+    }
+    let Kind::Map(entries) = record.kind() else { return out.push(b'}') };
+    for (key, value) in entries.filter(|(key, _)| key.as_str() != Some("type")) {
+        separate(out);
+        let key = match json::key(key) {
+            taken if matches!(taken.as_str(), "v" | "run_id" | "seq" | "ts_usec" | "wall_usec") => {
+                format!("record_{taken}")
+            }
+            key => key,
+        };
+        write_json(out, key.as_str());
+        out.push(b':');
+        json::write(out, value);
+    }
+    out.push(b'}');
+}
+
 /// Seconds as whole microseconds, where they are a finite number that fits.
-fn microseconds(seconds: Option<&Value>) -> Option<i64> {
+fn microseconds(seconds: Option<View<'_>>) -> Option<i64> {
     let us = (seconds?.as_f64()? * 1e6).round();
     // The bounds themselves are no doubles.
     (us.is_finite() && us.abs() < 9.2e18).then_some(us as i64)

@@ -30,5 +30,5 @@ pub(crate) use decode::unknown_version;
 pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use lines::{Line, Lines, Tolerated};
-pub use msgpack::{Frames, FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
+pub use msgpack::{FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
 pub(crate) use text::quoted;

@@ -4,10 +4,10 @@
 pub(crate) mod frames;
 pub(crate) mod json;
 mod read;
+pub(crate) mod view;
 mod write;
 
 pub use crate::protocol::lmcache::{LmcacheHeader, LmcacheTrace};
-pub use frames::Frames;
 pub use read::FromMsgpack;
 pub use write::ToMsgpack;
 

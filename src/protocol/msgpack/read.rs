@@ -2,13 +2,14 @@
 
 use std::io::{self, Read};
 
-use rmpv::Value;
-
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::protocol::decode::{Message, RawColumns, decode};
+use crate::protocol::encode::write_json;
 use crate::protocol::message::VERSION;
-use crate::protocol::msgpack::frames::{Frames, get};
+use crate::protocol::msgpack::frames::Frames;
+use crate::protocol::msgpack::view::{Items, Kind, View};
 use crate::protocol::msgpack::{FORMAT_VERSION, MAGIC, digest, json};
+use crate::protocol::text::quoted;
 
 /// Reads frames and gives the same messages as lines. Header frames are checked and give none.
 pub struct FromMsgpack<R> {
@@ -40,9 +41,9 @@ impl<R: Read> FromMsgpack<R> {
         self.given = 0;
         loop {
             let at = Position::Byte(self.frames.position());
-            let map = match self.frames.next_frame() {
-                Ok(Some(map)) => map,
-                Ok(None) => return Ok(false),
+            match self.frames.advance() {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
                 // A frame of sound length costs itself: it becomes a line that is no message.
                 Err(error)
                     if self.any && error.kind() == ErrorKind::Stream && self.frames.torn().is_none() =>
@@ -51,22 +52,23 @@ impl<R: Read> FromMsgpack<R> {
                     return Ok(true);
                 }
                 Err(error) => return Err(error),
-            };
+            }
+            let map = self.frames.frame();
             // A message may have a key of this name, too.
-            if let Some(magic) = get(&map, "magic").filter(|_| get(&map, "type").is_none()) {
-                self.header(magic, &map).map_err(|error| error.at(at))?;
+            if let Some(magic) = map.get("magic").filter(|_| map.get("type").is_none()) {
+                self.digest = header(magic, map).map_err(|error| error.at(at))?;
                 self.any = true;
                 continue;
             }
             if !self.any {
                 return Err(Error::stream("the first frame is no header").at(at));
             }
-            if get(&map, "type").and_then(Value::as_str) == Some("raw") {
-                raw(&mut self.line, &map);
+            if map.get("type").and_then(View::as_str) == Some("raw") {
+                raw(&mut self.line, map);
             } else {
-                json::map(&mut self.line, &map, |out, _, value| json::write(out, value));
+                json::write(&mut self.line, map);
             }
-            if get(&map, "type").and_then(Value::as_str) == Some("meta")
+            if map.get("type").and_then(View::as_str) == Some("meta")
                 && let Some(expected) = self.digest.take()
             {
                 let decoded = decode(&self.line, &mut self.columns);
@@ -82,23 +84,29 @@ impl<R: Read> FromMsgpack<R> {
             return Ok(true);
         }
     }
+}
 
-    fn header(&mut self, magic: &Value, map: &[(Value, Value)]) -> Result<()> {
-        if magic.as_str() != Some(MAGIC) {
-            return Err(Error::stream(format!("a header frame with the magic {magic}; it is \"{MAGIC}\"")));
-        }
-        for (key, known) in [("format_version", FORMAT_VERSION), ("schema_version", VERSION)] {
-            match get(map, key).and_then(Value::as_u64) {
-                Some(version) if version == known => {}
-                Some(version) => {
-                    return Err(Error::stream(format!("{key} {version} is not known; {known} is")));
-                }
-                None => return Err(Error::stream(format!("the header frame has no {key}"))),
-            }
-        }
-        self.digest = get(map, "config_digest").and_then(Value::as_str).map(str::to_string);
-        Ok(())
+/// Checks the header; returns the digest that it gives.
+fn header(magic: View<'_>, map: View<'_>) -> Result<Option<String>> {
+    if magic.as_str() != Some(MAGIC) {
+        let mut text = Vec::new();
+        json::write(&mut text, magic);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        return Err(Error::stream(format!(
+            "a header frame with the magic {}; it is \"{MAGIC}\"",
+            quoted(&text)
+        )));
     }
+    for (key, known) in [("format_version", FORMAT_VERSION), ("schema_version", VERSION)] {
+        match map.get(key).and_then(View::as_u64) {
+            Some(version) if version == known => {}
+            Some(version) => {
+                return Err(Error::stream(format!("{key} {version} is not known; {known} is")));
+            }
+            None => return Err(Error::stream(format!("the header frame has no {key}"))),
+        }
+    }
+    Ok(map.get("config_digest").and_then(View::as_str).map(str::to_string))
 }
 
 impl<R: Read> Read for FromMsgpack<R> {
@@ -124,32 +132,29 @@ impl<R: Read> Read for FromMsgpack<R> {
 }
 
 /// Appends a `raw` message; differences that were written modulo 2^64 come back as they are.
-fn raw(out: &mut Vec<u8>, message: &[(Value, Value)]) {
-    let start = get(message, "start_usec").and_then(Value::as_u64).unwrap_or(0);
-    json::map(out, message, |out, key, value| match value {
-        Value::Array(threads) if key == "threads" => {
-            json::array(out, threads, |out, thread| match thread {
-                Value::Map(thread) => json::map(out, thread, |out, key, value| match value {
-                    Value::Array(deltas) if key == "ts_delta_usec" => differences(out, start, deltas),
-                    value => json::write(out, value),
+fn raw(out: &mut Vec<u8>, message: View<'_>) {
+    let Kind::Map(entries) = message.kind() else { return };
+    let start = message.get("start_usec").and_then(View::as_u64).unwrap_or(0);
+    json::map(out, entries, |out, key, value| match value.kind() {
+        Kind::Array(threads) if key == "threads" => {
+            json::array(out, threads, |out, thread| match thread.kind() {
+                Kind::Map(thread) => json::map(out, thread, |out, key, value| match value.kind() {
+                    Kind::Array(deltas) if key == "ts_delta_usec" => differences(out, start, deltas),
+                    _ => json::write(out, value),
                 }),
-                other => json::write(out, other),
+                _ => json::write(out, thread),
             });
         }
-        value => json::write(out, value),
+        _ => json::write(out, value),
     });
 }
 
-fn differences(out: &mut Vec<u8>, start: u64, deltas: &[Value]) {
+fn differences(out: &mut Vec<u8>, start: u64, deltas: Items<'_>) {
     let mut last = start;
     json::array(out, deltas, |out, value| {
-        let delta = match value {
-            Value::Integer(number) => number.as_i64().map(i128::from).or(number.as_u64().map(i128::from)),
-            _ => None,
-        };
-        let Some(delta) = delta else { return json::write(out, value) };
+        let Kind::Int(delta) = value.kind() else { return json::write(out, value) };
         let time = last.wrapping_add(delta as u64);
-        out.extend_from_slice((i128::from(time) - i128::from(last)).to_string().as_bytes());
+        write_json(out, &(i128::from(time) - i128::from(last)));
         last = time;
     });
 }
