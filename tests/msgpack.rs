@@ -150,6 +150,24 @@ fn a_follower_of_lines_reads_frames_as_well() {
     assert!(!String::from_utf8_lossy(&compared.stdout).contains("\"self_change\":-"));
 }
 
+/// A byte of a frame can be five of a line, and was forty in a tree of values.
+#[test]
+fn a_frame_of_tiny_values_is_refused_and_costs_itself_alone() {
+    let mut frames = trace(2);
+    let tiny = Value::Array(vec![Value::Nil; 20_000_000]);
+    frames.insert(2, map(&[("type", Value::from("record")), ("qualname", Value::from("f")), ("args", tiny)]));
+    let ran = run(&["from-bin"], &framed(&frames));
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("a line of more than"), "{}", ran.stderr);
+    assert_eq!(
+        ran.stdout
+            .split(|byte| *byte == b'\n')
+            .filter(|line| line.starts_with(b"{\"type\":\"call\""))
+            .count(),
+        2
+    );
+}
+
 /// A trace as LMCache writes it.
 fn trace(records: usize) -> Vec<Value> {
     let mut frames = vec![map(&[

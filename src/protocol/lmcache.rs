@@ -7,6 +7,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::{Error, ErrorKind, Position, Result};
+use crate::limits::LINE_READ;
 use crate::protocol::encode::{Envelope, write_json};
 use crate::protocol::message::{End, ErrorMessage, Loss, LossAmount, LossReason};
 use crate::protocol::msgpack::frames::{Frames, magic};
@@ -213,11 +214,17 @@ impl<R: Read> LmcacheTrace<R> {
                 let span = self.span_us.get_or_insert((ts, ts));
                 *span = (span.0.min(ts), span.1.max(ts));
             }
-            self.records += 1;
             let times = [("ts_usec", ts), ("wall_usec", microseconds(record.get("t_wall")))];
+            let before = out.len();
             let envelope = Envelope { type_: "call", run_id: &self.run_id, seq: self.seq };
-            self.seq += 1;
             line(out, envelope, |out| call(out, times, record));
+            if out.len() > LINE_READ {
+                out.truncate(before);
+                let fault = format!("a record that makes a line of more than {LINE_READ} bytes");
+                return Err(Error::stream(fault).at(Position::Byte(at)));
+            }
+            self.seq += 1;
+            self.records += 1;
             return Ok(Some(name.to_string()));
         }
     }
@@ -295,6 +302,9 @@ fn call(out: &mut Vec<u8>, times: [(&str, Option<i64>); 2], record: View<'_>) {
     let Kind::Map(entries) = record.kind() else { return out.push(b'}') };
     for (key, value) in entries.filter(|(key, _)| key.as_str() != Some("type")) {
         separate(out);
+        if out.len() > LINE_READ {
+            break;
+        }
         let key = match json::key(key) {
             taken if matches!(taken.as_str(), "v" | "run_id" | "seq" | "ts_usec" | "wall_usec") => {
                 format!("record_{taken}")

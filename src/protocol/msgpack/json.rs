@@ -1,9 +1,13 @@
 //! MessagePack values as JSON text.
+//!
+//! A byte of a frame can become several of text. What passes [`LINE_READ`] is of no use, since no reader takes such a
+//! line: elements after that are left out, and the caller sees by the length that it is not whole.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
+use crate::limits::LINE_READ;
 use crate::protocol::encode::write_json;
 use crate::protocol::msgpack::view::{Kind, View};
 
@@ -42,6 +46,9 @@ pub(crate) fn array<'a>(
 ) {
     out.push(b'[');
     for (index, value) in values.enumerate() {
+        if out.len() > LINE_READ {
+            break;
+        }
         if index > 0 {
             out.push(b',');
         }
@@ -71,6 +78,9 @@ pub(crate) fn map<'a>(
 ) {
     out.push(b'{');
     for (index, (name, value)) in entries.enumerate() {
+        if out.len() > LINE_READ {
+            break;
+        }
         if index > 0 {
             out.push(b',');
         }
