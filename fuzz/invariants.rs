@@ -54,6 +54,9 @@ pub fn recover(input: &[u8]) {
         let contents = profile.contents();
         assert!(contents.faults.is_empty(), "what was recovered has a fault: {:?}", contents.faults);
         assert_eq!(contents.header.samples, contents.scan.samples, "as CPython's reader wants it");
+        // A chunk is no input of CPython's.
+        let is_file = recovered.framing == Framing::Files;
+        assert!(!is_file || contents.warnings.is_empty(), "CPython refuses some: {:?}", contents.warnings);
         parts += 1;
         samples += contents.scan.samples;
     }

@@ -82,7 +82,7 @@ pub const DEFINITIONS: usize = 2 * 1024 * 1024;
 pub const KEPT: usize = 2 * 1024 * 1024;
 
 /// As how much a run counts that is followed.
-pub const RUN_KEPT: usize = 32;
+pub const RUN_KEPT: usize = 64;
 
 /// Faults of a stream that are told one by one.
 pub const FAULTS: usize = 1000;

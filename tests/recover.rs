@@ -332,6 +332,29 @@ fn outline_of(bytes: &[u8]) -> BTreeMap<Thread, Vec<(u64, u64, usize)>> {
     outline(&consumer::read(&stream).threads)
 }
 
+/// Nothing but the ids of threads shows the byte order where the header was never written.
+#[test]
+fn threads_keep_their_ids_under_a_zero_header_of_either_byte_order() {
+    for name in ["legacy/new_bigendian_none.bin", "cpython/wall_all_100hz_none.bin"] {
+        let mut bytes = read(name);
+        let whole = outline_of(&bytes);
+        bytes[..64].fill(0);
+        let (saved, ..) = recovered(&bytes).expect(name);
+        assert_eq!(outline_of(&saved), whole, "{name}");
+    }
+}
+
+/// What CPython's reader refuses is written anew, although ours passes over it.
+#[test]
+fn a_profile_that_only_cpython_refuses_is_not_copied() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/recover/statistics_of_a_wrong_size.bin");
+    let bytes = std::fs::read(path).expect("readable");
+    let (saved, samples, _) = recovered(&bytes).expect("a sample");
+    assert_eq!((samples, samples_of(&saved)), (1, 1));
+    let profile = tachyon_jsonl::format::Profile::open(Cursor::new(&saved)).expect("sound");
+    assert!(profile.contents().warnings.is_empty(), "{:?}", profile.contents().warnings);
+}
+
 /// A4: whatever a crash leaves of a profile, and whatever zeros a file system puts after it.
 #[test]
 fn nothing_is_recovered_that_was_not_recorded() {

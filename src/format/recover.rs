@@ -77,7 +77,7 @@ fn copy(source: &mut (impl Read + Seek)) -> Result<Recovered> {
     }
 }
 
-/// Files of version 1 without a fault: nothing is to be done.
+/// A copy of files of version 1 that have no fault, and nothing that other readers refuse although this one does not.
 fn files(source: &mut (impl Read + Seek), sequence: &mut Sequence) -> Result<Recovered> {
     let mut parts = 0;
     let mut samples = 0;
@@ -85,6 +85,9 @@ fn files(source: &mut (impl Read + Seek), sequence: &mut Sequence) -> Result<Rec
         let Part::Profile(profile) = part else { break };
         if let Some(fault) = profile.contents().faults.first() {
             return Err(fault.error.again());
+        }
+        if let Some(warning) = profile.contents().warnings.first() {
+            return Err(Error::profile(warning));
         }
         samples += profile.contents().scan.samples;
         parts += 1;

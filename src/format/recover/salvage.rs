@@ -10,6 +10,7 @@
 //! makes a record of are none; and without a header, or zeros in its place, the tables have to show that
 //! records begin where they should.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
@@ -83,7 +84,10 @@ pub(crate) fn salvage(source: &mut (impl Read + Seek)) -> Result<Salvaged> {
             head.records_end = last_nonzero(source, head.records_end)?;
             walk = self::walk(source, &head, is_zstd)?;
         }
-        if best.as_ref().is_none_or(|(other, _)| other.samples < walk.samples) {
+        // Records of one byte order are records of the other, too, but for the ids of threads: those are addresses or
+        // small numbers, whose high bytes are zero.
+        let rank = |walk: &Walk| (walk.samples, Reverse(walk.first_thread_id));
+        if best.as_ref().is_none_or(|(other, _)| rank(other) < rank(&walk)) {
             best = Some((walk, head));
         }
     }
@@ -198,6 +202,8 @@ struct Walk {
     is_doubtful: bool,
     samples: u64,
     threads: u32,
+    /// The thread of the first record.
+    first_thread_id: Option<u64>,
     /// Frames are numbered below this.
     frames: u32,
     /// Byte of the region behind the last whole record, and samples up to there; entries of a record that
@@ -272,6 +278,7 @@ fn each_record(
             Ok(None) => break None,
             Err(fault) => break Some(fault),
         };
+        walk.first_thread_id.get_or_insert(thread.thread_id);
         let depth = depths.get(&thread).copied();
         if walk.is_doubtful && !is_written(thread, depth, &body) {
             break Some(reader.fault(at, "bytes that no writer makes a record of"));

@@ -13,7 +13,7 @@ use crate::format::layout::header::{
 use crate::format::layout::stats;
 use crate::format::layout::tables;
 use crate::format::write::pack::Packer;
-use crate::limits::{CHUNK_BYTES, SPOOL_MEMORY};
+use crate::limits::{CHUNK_BYTES, SPOOL_MEMORY, TABLE_BYTES, TABLE_ENTRIES};
 use crate::model::{Frame, RunFacts, Statistics};
 use crate::worker;
 
@@ -123,7 +123,22 @@ impl<W: Write + Seek> Writer<W> {
     /// Errors of the sink.
     pub(crate) fn added(&mut self, samples: u64) -> Result<()> {
         self.samples += samples;
+        self.check_tables()?;
         self.hand_on()
+    }
+
+    /// Refuses tables that no reader of ours takes.
+    fn check_tables(&self) -> Result<()> {
+        let bytes = self.string_bytes.len() + self.frame_bytes.len();
+        if self.strings.max(self.frames) <= TABLE_ENTRIES && bytes <= TABLE_BYTES {
+            return Ok(());
+        }
+        let fault = format!(
+            "the profile would have {} strings and {} frames in {bytes} bytes, over the limit of {TABLE_ENTRIES} or of \
+             {TABLE_BYTES} bytes",
+            self.strings, self.frames
+        );
+        Err(Error::new(ErrorKind::Limit, fault).hint("--layout v2 makes chunks with tables of their own"))
     }
 
     /// Writes what is there of the sample data, in whole pieces.
@@ -172,6 +187,7 @@ impl<W: Write + Seek> Writer<W> {
         if let Some(fault) = statistics.and_then(stats::fault) {
             return Err(Error::stream(fault));
         }
+        self.check_tables()?;
         self.region.write_all(&self.piece)?;
         let (mut sink, compression) = match self.region {
             Region::Plain(sink) => (sink, Compression::None),

@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::limits::THREADS;
 use crate::model::{Clock, OrderKey, ThreadKey};
 use crate::protocol::check::Report;
 use crate::protocol::decode::RawColumns;
 use crate::protocol::encode::NULL;
 use crate::protocol::group::Groups;
-
-/// Threads of one run that are told apart. A stream with more is not held against rules about threads.
-const THREADS: usize = 1024 * 1024;
 
 /// Memory that is used again for every message.
 #[derive(Debug, Default)]
@@ -135,6 +133,7 @@ impl Threads {
         for thread in columns.threads() {
             let Some(&start) = thread.times_usec.first() else { continue };
             let key = thread.key();
+            // No profile has as many. The rules about threads need all of them, so they end here.
             if self.known.len() >= THREADS && !self.known.contains_key(&key) {
                 self.too_many = true;
                 self.unknown_order = true;
