@@ -7,6 +7,7 @@
 //! [`recover`] saves what is whole.
 
 pub(crate) mod chunks;
+mod fault;
 pub(crate) mod layout;
 pub(crate) mod open;
 mod outline;
@@ -14,6 +15,7 @@ mod record;
 mod recover;
 mod replay;
 mod scan;
+mod section;
 mod threads;
 mod unpack;
 pub(crate) mod write;
@@ -25,8 +27,9 @@ pub use crate::format::layout::header::{
 };
 pub use crate::format::layout::identify::{is_profile, known};
 pub use crate::format::layout::ring::{RING_START, is_ring, ring_start};
-pub use crate::format::open::{Contents, Fault, FaultCode, Profile};
+pub use crate::format::open::{Contents, Profile};
 pub use crate::format::write::writer::{Chunk, Packing, Writer};
+pub use fault::{Fault, FaultCode};
 pub use outline::Outline;
 pub use recover::{Recovered, recover};
 pub use replay::Replay;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::counts::observer::WindowObserver;
 use crate::counts::windows::{CountedWindows, Counting, Period, WindowCounter};
-use crate::error::{Error, ErrorKind, Position, Result};
+use crate::error::{Error, Position, Result};
+use crate::format::fault::{Fault, FaultCode};
 use crate::format::layout::digest::{Digest, Digested, chunk_checksum};
 use crate::format::layout::extension::{self, ChunkInfo};
 use crate::format::layout::header::{ByteOrder, Compression, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
@@ -15,9 +16,10 @@ use crate::format::outline::{Ends, size_fault};
 use crate::format::record::{Body, RecordReader, RegionPosition};
 use crate::format::replay::Replay;
 use crate::format::scan::{Late, Region, SampleSummary, ScanResult};
+use crate::format::section::{read_up_to, table_len};
 use crate::format::threads::ThreadIndex;
 use crate::format::unpack::{self, Unpacker};
-use crate::limits::{REORDER_SAMPLES, TABLE_BYTES};
+use crate::limits::REORDER_SAMPLES;
 use crate::model::{Statistics, Tables};
 use crate::worker;
 
@@ -78,56 +80,6 @@ pub struct Contents {
     pub warnings: Vec<String>,
     /// What is wrong with the profile although samples can be had. Empty for a sound one.
     pub faults: Vec<Fault>,
-}
-
-/// Something that a profile's samples contradict. The samples before it are sound.
-#[derive(Debug)]
-pub struct Fault {
-    /// What kind of fault it is.
-    pub code: FaultCode,
-    /// What is wrong, and where.
-    pub error: Error,
-}
-
-/// The kinds of [`Fault`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FaultCode {
-    /// A record cannot be read: samples behind it are lost.
-    DamagedSamples,
-    /// The header declares other numbers of samples or threads than there are.
-    CountMismatch,
-    /// The footer declares another size than the profile has.
-    SizeMismatch,
-    /// The statistics cannot have been measured, and are left out.
-    InvalidStatistics,
-    /// The header names something that is not known.
-    Unsupported,
-}
-
-impl Fault {
-    /// The fault of a header whose mode is not known.
-    pub(crate) fn of_mode(header: &Header, start: &[u8; HEADER_LEN as usize], base: u64) -> Option<Fault> {
-        header.mode_fault(start, base).map(|error| Fault { code: FaultCode::Unsupported, error })
-    }
-
-    /// Whether the samples cannot be relied on, and not only what is said of them.
-    pub fn concerns_samples(&self) -> bool {
-        !matches!(self.code, FaultCode::InvalidStatistics | FaultCode::Unsupported)
-    }
-}
-
-impl FaultCode {
-    /// The name that the stream's `error` message gives it.
-    pub fn name(self) -> &'static str {
-        match self {
-            FaultCode::DamagedSamples => "damaged_samples",
-            FaultCode::CountMismatch => "count_mismatch",
-            FaultCode::SizeMismatch => "size_mismatch",
-            FaultCode::InvalidStatistics => "invalid_statistics",
-            FaultCode::Unsupported => "unsupported",
-        }
-    }
 }
 
 impl<R: Read + Seek> Profile<R> {
@@ -498,29 +450,4 @@ pub(crate) fn parts(source: &mut (impl Read + Seek), size: u64) -> Result<Vec<(u
     }
     parts.reverse();
     Ok(parts)
-}
-
-pub(crate) fn table_len(length: u64) -> Result<usize> {
-    let fits = usize::try_from(length).ok().filter(|length| *length <= TABLE_BYTES);
-    fits.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Limit,
-            format!("the tables take {length} bytes, over the limit of {TABLE_BYTES}"),
-        )
-    })
-}
-
-/// Fills `buffer` from byte `at`, as far as there is something.
-pub(crate) fn read_up_to(source: &mut (impl Read + Seek), at: u64, buffer: &mut [u8]) -> Result<usize> {
-    source.seek(SeekFrom::Start(at))?;
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match source.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(filled)
 }

@@ -3,12 +3,13 @@
 use std::io::{Read, Seek};
 
 use crate::error::{Error, Position, Result};
+use crate::format::fault::{Fault, FaultCode};
 use crate::format::layout::extension::{self, ChunkInfo};
 use crate::format::layout::header::{FOOTER_LEN, Footer, HEADER_LEN, Header, Layout};
 use crate::format::layout::identify;
 use crate::format::layout::stats;
 use crate::format::layout::tables;
-use crate::format::open::{Fault, FaultCode, read_up_to, table_len};
+use crate::format::section::{read_up_to, table_len};
 use crate::model::Statistics;
 
 /// Bytes at the end of a profile in which its blocks are looked for.

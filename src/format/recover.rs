@@ -9,10 +9,12 @@ use tempfile::SpooledTempFile;
 
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::format::chunks::sequence::{Framing, LostPart, Part, Sequence};
+use crate::format::fault::Fault;
 use crate::format::layout::extension::{ChunkInfo, RunEnds};
 use crate::format::layout::ring::{RING_START, is_ring};
-use crate::format::open::{Contents, Fault, read_up_to};
+use crate::format::open::Contents;
 use crate::format::recover::salvage::{Salvaged, salvage};
+use crate::format::section::read_up_to;
 use crate::limits::{LOSSES, SPOOL_MEMORY};
 
 /// A sound copy of what was whole.

@@ -12,31 +12,23 @@ mod batch;
 mod define;
 mod keys;
 mod raw;
+mod report;
 mod run;
 mod shape;
 mod tables;
 
 use std::collections::HashMap;
 
-use crate::limits::{FAULTS, KEPT, LINE_MAX, LINE_READ, RUN_KEPT};
+use crate::limits::{KEPT, LINE_MAX, LINE_READ, RUN_KEPT};
+pub use crate::protocol::check::report::Finding;
+use crate::protocol::check::report::Report;
 use crate::protocol::check::run::RunChecker;
 use crate::protocol::check::shape::Shape;
+use crate::protocol::columns::RawColumns;
 use crate::protocol::cpython::{CpythonMessage, CpythonRules, decode_cpython};
-use crate::protocol::decode::{Decoded, Message, RawColumns, decode};
+use crate::protocol::decode::{Decoded, Message, decode};
 use crate::protocol::encode::is_run_id;
 use crate::protocol::message::VERSION;
-
-/// Bytes of a finding, about: it may quote a whole line.
-const WORDS: usize = 300;
-
-/// A breach of the protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Line of the stream, from 1.
-    pub line: u64,
-    /// What is wrong.
-    pub what: String,
-}
 
 /// Checks a stream line by line.
 ///
@@ -79,43 +71,6 @@ enum Followed<R> {
 
 /// As how much a run counts of which the id alone is kept.
 const ID_KEPT: usize = 3;
-
-/// Where findings about a line go.
-struct Report<'a> {
-    line: u64,
-    findings: &'a mut Vec<Finding>,
-    /// All of the stream's, those included that are not told.
-    faults: u64,
-}
-
-impl Report<'_> {
-    fn say(&mut self, what: impl Into<String>) {
-        self.at(self.line, what);
-    }
-
-    fn at(&mut self, line: u64, what: impl Into<String>) {
-        self.faults += 1;
-        if self.faults <= FAULTS as u64 {
-            self.findings.push(Finding { line, what: on_one_line(what.into()) });
-        }
-    }
-}
-
-/// Words that may quote the stream, fit to be shown: no control characters, and not too many.
-fn on_one_line(what: String) -> String {
-    if what.len() <= WORDS && !what.contains(char::is_control) {
-        return what;
-    }
-    let mut shown = String::new();
-    for char in what.chars() {
-        if shown.len() >= WORDS {
-            shown.push_str("...");
-            break;
-        }
-        if char.is_control() { shown.extend(char.escape_default()) } else { shown.push(char) }
-    }
-    shown
-}
 
 impl Checker {
     /// JSON objects so far.

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
-use crate::protocol::decode::{Message, RawColumns, decode};
+use crate::protocol::columns::RawColumns;
+use crate::protocol::decode::{Message, decode};
 use crate::protocol::encode::{Envelope, write_json};
 use crate::protocol::message::{Loss, LossAmount};
 

@@ -5,6 +5,7 @@
 //! ([`Raw`]) when they are written and reused ([`RawColumns`]) when they are read.
 
 mod check;
+mod columns;
 mod cpython;
 mod decode;
 mod encode;
@@ -22,12 +23,13 @@ mod text;
 pub use crate::protocol::envelope::{Head, amended, loss_line};
 pub use crate::protocol::stream_types::{MessageType, StreamTypes, parse_duration};
 pub use check::{Checker, Finding};
+pub use columns::{RawColumns, ThreadColumns};
 pub(crate) use cpython::CpythonRules;
 pub use cpython::{
     CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonString, decode_cpython,
 };
 pub(crate) use decode::unknown_version;
-pub use decode::{Decoded, Envelope, Message, RawColumns, ThreadColumns, decode};
+pub use decode::{Decoded, Envelope, Message, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};
 pub use lines::{Line, Lines, Tolerated};
 pub use msgpack::{FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};

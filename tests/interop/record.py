@@ -446,7 +446,7 @@ class Tests:
             process.kill()
             process.wait()
             process.stdout.close(), process.stderr.close()
-        self.run("recover", ring, "-o", self.path("recovered.bin"))
+        self.run("recover", ring, "-o", self.path("recovered.bin"), code=3)
         assert self.samples_in(self.path("recovered.bin"), code=3) > 0
 
     def test_a_process_that_may_not_be_traced(self):

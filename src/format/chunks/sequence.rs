@@ -16,7 +16,8 @@ use crate::format::layout::header::{
     ByteOrder, FOOTER_LEN, Footer, HEADER_LEN, Header, Layout, chunk_size, version_of, version_start,
 };
 use crate::format::layout::ring::is_ring;
-use crate::format::open::{Profile, Reading, parts, read_up_to};
+use crate::format::open::{Profile, Reading, parts};
+use crate::format::section::read_up_to;
 use crate::limits::CHUNK_BYTES;
 
 /// Bytes before a framed profile: its length as a big-endian u32.

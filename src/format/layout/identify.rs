@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use crate::error::{Error, Position, Result};
 use crate::format::layout::header::{ByteOrder, FOOTER_LEN, Footer, HEADER_LEN, Layout, version_start};
 use crate::format::layout::ring::is_ring;
-use crate::format::open::read_up_to;
+use crate::format::section::read_up_to;
 
 /// Bytes that tell whether a file was changed as if it were text.
 const SEEN: usize = 1 << 20;

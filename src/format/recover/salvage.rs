@@ -25,10 +25,11 @@ use crate::format::layout::header::{
 use crate::format::layout::identify;
 use crate::format::layout::stats;
 use crate::format::layout::tables;
-use crate::format::open::{ZSTD_MAGIC, read_up_to};
+use crate::format::open::ZSTD_MAGIC;
 use crate::format::record::{
     Body, FULL, REPEAT, Record, RecordReader, RegionPosition, write_change, write_head,
 };
+use crate::format::section::read_up_to;
 use crate::format::write::writer::{Packing, Writer};
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, TABLE_BYTES, ZSTD_WINDOW_LOG};
 use crate::model::{Frame, Location, RunFacts, Statistics, Tables, ThreadKey};

@@ -1,7 +1,7 @@
 //! One batch: what its meta announces, and what follows.
 
-use crate::protocol::check::Report;
 use crate::protocol::check::raw::Sums;
+use crate::protocol::check::report::Report;
 use crate::protocol::decode::Message;
 use crate::protocol::message::{Meta, Timing};
 use crate::protocol::stream_types::MessageType;

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::limits::KEPT;
-use crate::protocol::check::Report;
+use crate::protocol::check::report::Report;
 use crate::protocol::message::{FrameDef, StrDef};
 
 /// Ids of one kind that a run is remembered by from batch to batch.

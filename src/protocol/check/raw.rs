@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::limits::THREADS;
 use crate::model::{Clock, OrderKey, ThreadKey};
-use crate::protocol::check::Report;
-use crate::protocol::decode::RawColumns;
+use crate::protocol::check::report::Report;
+use crate::protocol::columns::RawColumns;
 use crate::protocol::encode::NULL;
 use crate::protocol::group::Groups;
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::limits::RUN_KEPT;
-use crate::protocol::check::Report;
 use crate::protocol::check::batch::{Batch, type_of};
 use crate::protocol::check::define::{Definitions, hash};
 use crate::protocol::check::raw::{Room, Sums, Threads, check_tree};
+use crate::protocol::check::report::Report;
 use crate::protocol::check::shape::Shape;
 use crate::protocol::check::tables::Tables;
-use crate::protocol::decode::{Message, RawColumns};
+use crate::protocol::columns::RawColumns;
+use crate::protocol::decode::Message;
 use crate::protocol::message::{End, ErrorMessage, Heartbeat, IdScope, Loss, LossAmount, Meta};
 use crate::protocol::stream_types::{MessageType, StreamTypes};
 

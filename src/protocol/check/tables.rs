@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::protocol::check::Report;
+use crate::protocol::check::report::Report;
 use crate::protocol::message::Agg;
 
 /// The tables of a run.

@@ -1,7 +1,7 @@
 //! Reads `raw` bodies in the shape that this crate writes, by hand, since their columns of integers
 //! are most of a stream. Any other shape is left to the general parser.
 
-use crate::protocol::decode::{RawColumns, ThreadColumns};
+use crate::protocol::columns::{RawColumns, ThreadColumns};
 use crate::protocol::encode::NULL;
 
 /// Reads a line from behind its envelope to its end. `None` where it is not in our own shape, with

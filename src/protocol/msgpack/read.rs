@@ -3,7 +3,8 @@
 use std::io::{self, Read};
 
 use crate::error::{Error, ErrorKind, Position, Result};
-use crate::protocol::decode::{Message, RawColumns, decode};
+use crate::protocol::columns::RawColumns;
+use crate::protocol::decode::{Message, decode};
 use crate::protocol::encode::write_json;
 use crate::protocol::message::VERSION;
 use crate::protocol::msgpack::frames::Frames;

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use rmpv::Value;
 
 use crate::error::{Error, Result};
-use crate::protocol::decode::{Message, RawColumns, decode};
+use crate::protocol::columns::RawColumns;
+use crate::protocol::decode::{Message, decode};
 use crate::protocol::encode::NULL;
 use crate::protocol::message::{Meta, VERSION};
 use crate::protocol::msgpack::{FORMAT_VERSION, MAGIC, digest};
