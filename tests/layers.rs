@@ -38,6 +38,7 @@ const RULES: [(&str, &[&str]); 10] = [
     (
         "protocol",
         &[
+            "counts",
             "model",
             "error",
             "limits",
@@ -47,6 +48,7 @@ const RULES: [(&str, &[&str]); 10] = [
             "simd_json",
             "base64",
             "rustc_hash",
+            "rmp",
             "rmpv",
             "sha2",
             "xxhash_rust",
@@ -73,7 +75,8 @@ const RULES: [(&str, &[&str]); 10] = [
 ];
 
 /// Folders of the command, and which others of its folders each may name.
-const ROOMS: [(&str, &[&str]); 2] = [("io", &["net", "ui"]), ("net", &["io"])];
+const ROOMS: [(&str, &[&str]); 3] =
+    [("io", &["net", "ui"]), ("net", &["io"]), ("output", &["args", "exit", "io", "net", "ui"])];
 
 /// One source file.
 struct Source {
@@ -95,7 +98,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             files(&path, found);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
             found.push(path);
         }
     }
@@ -213,8 +216,13 @@ impl Source {
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_cfg = attribute.path().is_ident("cfg");
-        is_cfg && matches!(&attribute.meta, syn::Meta::List(list) if list.tokens.to_string() == "test")
+        is_cfg && matches!(&attribute.meta, syn::Meta::List(list) if is_of_tests(&list.tokens.to_string()))
     })
+}
+
+/// Whether a `cfg` holds for tests alone: `test`, or `all(test, ...)`.
+fn is_of_tests(condition: &str) -> bool {
+    condition == "test" || condition.replace(' ', "").starts_with("all(test,")
 }
 
 impl<'ast> Visit<'ast> for Source {

@@ -3,11 +3,14 @@
 
 mod args;
 mod commands;
+pub(crate) mod exit;
 mod inspect;
 #[doc(hidden)]
 pub mod io;
 #[doc(hidden)]
 pub mod net;
+pub(crate) mod network;
+pub(crate) mod output;
 #[cfg(unix)]
 mod record;
 mod ui;
@@ -19,22 +22,14 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::cli::exit::{Status, exit_code};
+use crate::error::{Error, Result};
 use args::{Args, Command};
 use ui::messages::Messages;
 use ui::terminal::{shown, shown_lines};
 
 #[cfg(unix)]
 pub use crate::cli::io::note_closed_streams;
-
-/// How a command ended, if it wasn't with an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    /// All of it was done.
-    Done,
-    /// Something was lost or damaged; what could be kept was written.
-    Partial,
-}
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
@@ -61,20 +56,6 @@ fn no_command(error: &clap::Error) -> ExitCode {
     }
     let printed = ui::terminal::write(|_| error.print().and_then(|()| std::io::stdout().flush()));
     exit_code(printed.map(|()| Status::Done), &Messages::new(false))
-}
-
-fn exit_code(ended: Result<Status>, messages: &Messages) -> ExitCode {
-    // Names of sockets that nobody answers on any more.
-    crate::cli::io::remove_unfinished_files();
-    match ended {
-        Ok(Status::Done) => ExitCode::SUCCESS,
-        Ok(Status::Partial) => ExitCode::from(3),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            messages.error(&error);
-            ExitCode::from(if error.kind() == ErrorKind::Usage { 2 } else { 1 })
-        }
-    }
 }
 
 fn run(args: &Args, messages: &Messages) -> Result<Status> {
@@ -121,8 +102,4 @@ fn run(args: &Args, messages: &Messages) -> Result<Status> {
 fn print(bytes: &[u8]) -> Result<Status> {
     ui::terminal::write(|out| out.write_all(bytes))?;
     Ok(Status::Done)
-}
-
-fn is_broken_pipe(error: &Error) -> bool {
-    error.io().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

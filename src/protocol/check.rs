@@ -304,7 +304,7 @@ fn framed<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::protocol::check::report::{WORDS, on_one_line};
 
     #[test]
     fn what_quotes_the_stream_is_short_and_without_control_characters() {

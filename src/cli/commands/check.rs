@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
-use crate::cli::Status;
 use crate::cli::args::Check as Args;
+use crate::cli::exit::Status;
 use crate::cli::io::Input;
 use crate::cli::io::sniff::stream_lines;
-use crate::cli::net::options::network;
+use crate::cli::network::network;
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::terminal::{self, shown};
 use crate::error::{Error, ErrorKind, Position, Result};

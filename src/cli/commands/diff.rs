@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::cli::Status;
 use crate::cli::args::{Diff as Args, DiffBy};
-use crate::cli::commands::runs::threads;
+use crate::cli::commands::stream_options::threads;
+use crate::cli::exit::Status;
 use crate::cli::io::sniff::{Sniffed, sniff};
 use crate::cli::io::{Input, ProfileSource};
-use crate::cli::net::options::network;
+use crate::cli::network::network;
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::terminal::{self, shown};
 use crate::convert::{By, Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use notify::Watcher;
 use same_file::Handle;
 
-use crate::cli::Status;
 use crate::cli::args::FromBin;
 use crate::cli::commands::runs::Runs;
-use crate::cli::io::outputs::Outputs;
+use crate::cli::exit::Status;
 use crate::cli::io::{Deadline, Input, folder_of};
+use crate::cli::output::outputs::Outputs;
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::signals::{end_now, on_stop};
 use crate::error::{Error, Result};

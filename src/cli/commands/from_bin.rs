@@ -2,15 +2,17 @@
 
 use std::io::Cursor;
 
-use crate::cli::Status;
 use crate::cli::args::{FromBin, Schema};
 use crate::cli::commands::follow;
-use crate::cli::commands::runs::{Runs, is_made_up, options, several_runs, threads};
-use crate::cli::io::outputs::{Outputs, check_for_subscribers, has_subscribers, targets};
+use crate::cli::commands::run_id::{is_made_up, several_runs};
+use crate::cli::commands::runs::Runs;
+use crate::cli::commands::stream_options::{options, threads};
+use crate::cli::exit::Status;
 use crate::cli::io::sniff::{Sniffed, sniff};
 use crate::cli::io::{Deadline, Input, ProfileSource, Target};
 use crate::cli::net::Network;
-use crate::cli::net::options::network;
+use crate::cli::network::network;
+use crate::cli::output::outputs::{Outputs, check_for_subscribers, has_subscribers, targets};
 use crate::cli::ui::messages::Messages;
 use crate::convert::CpythonRun;
 use crate::error::{Error, ErrorKind, Result};

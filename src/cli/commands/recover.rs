@@ -1,10 +1,10 @@
 //! `recover`: what is whole of a torn or damaged profile, as a sound one.
 
-use crate::cli::Status;
 use crate::cli::args::Recover as Args;
-use crate::cli::io::profile_output::ProfileOutlet;
+use crate::cli::exit::Status;
 use crate::cli::io::{Input, Target};
-use crate::cli::net::options::network;
+use crate::cli::network::network;
+use crate::cli::output::profile_output::ProfileOutlet;
 use crate::cli::ui::messages::Messages;
 use crate::error::{Error, Result};
 use crate::format::{Framing, Recovered, recover};

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::cli::args::FromBin;
-use crate::cli::commands::runs::{is_made_up, threads};
-use crate::cli::io::outputs::Outputs;
+use crate::cli::commands::run_id::is_made_up;
+use crate::cli::commands::stream_options::threads;
+use crate::cli::output::outputs::Outputs;
 use crate::convert::{Flush, ProfileOptions, RunStream, StreamOptions, ToChunks};
 use crate::error::{Error, Result};
 use crate::format::{Chunk, ChunkOrder, Framing, Profile};

@@ -2,18 +2,16 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Seek, Write};
-use std::num::NonZeroUsize;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
-use crate::cli::Status;
 use crate::cli::args::{Format, FromBin, Schema};
 use crate::cli::commands::run_chunks::RunChunks;
+use crate::cli::commands::run_id::{is_made_up, own_id, random_id, several_runs};
+use crate::cli::commands::stream_options::options;
 use crate::cli::commands::upgrade::{self, CpythonFile};
-use crate::cli::io::outputs::Outputs;
+use crate::cli::exit::Status;
+use crate::cli::output::outputs::Outputs;
 use crate::cli::ui::messages::Messages;
-use crate::convert::{CpythonRun, RunStream, StreamOptions};
+use crate::convert::{CpythonRun, RunStream};
 use crate::error::{Error, Result};
 use crate::format::{Contents, Framing, LostPart, Part, Profile};
 use crate::model::RunFacts;
@@ -509,96 +507,12 @@ impl<'a> Runs<'a> {
         let times = self.ids.entry(id.clone()).and_modify(|times| *times += 1).or_insert(1);
         if *times == 1 { id } else { format!("{id}-{times}") }
     }
-}
 
-impl Runs<'_> {
     /// Sixteen bytes as a run id: CPython's are hexadecimal.
     fn written_id(&self, bytes: [u8; 16]) -> String {
         match self.args.schema {
             Schema::Own => own_id(bytes),
             Schema::Cpython => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
         }
-    }
-}
-
-/// Sixteen bytes as a run id that no command takes for an option: it does not begin with a hyphen.
-pub(crate) fn own_id(bytes: [u8; 16]) -> String {
-    let id = URL_SAFE_NO_PAD.encode(bytes);
-    match id.strip_prefix('-') {
-        Some(rest) => format!("_{rest}"),
-        None => id,
-    }
-}
-
-/// Whether the run id is made up here, so that it can name any number of runs.
-pub(crate) fn is_made_up(run_id: &str) -> bool {
-    matches!(run_id, "auto" | "random")
-}
-
-pub(crate) fn several_runs() -> Error {
-    Error::usage("one --run-id cannot name several runs")
-}
-
-pub(crate) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
-    let asked = [
-        ("--stream-types", args.stream_types.is_some()),
-        ("--flush", args.flush.is_some()),
-        ("--wall-start", args.wall_start.is_some()),
-        ("--label", !args.label.is_empty()),
-        ("--follow", args.follow),
-        ("--format msgpack", args.written.format() == Format::Msgpack),
-        ("--format binary", args.written.format() == Format::Binary),
-    ];
-    if args.schema == Schema::Cpython
-        && let Some((option, _)) = asked.iter().find(|(_, is_asked)| *is_asked)
-    {
-        return Err(Error::usage(format!("CPython's JSON Lines have no place for {option}")));
-    }
-    if args.written.format() == Format::Binary && args.stream_types.is_some() {
-        return Err(Error::usage("chunks are no messages: --format binary has no place for --stream-types"));
-    }
-    let run_id = if is_made_up(&args.run_id) { run_id } else { &args.run_id };
-    let options = StreamOptions::new(run_id)?.max_line(args.max_line)?;
-    let mut options = options.threads(threads(args.threads));
-    if let Some(flush) = args.flush {
-        options = options.flush(flush);
-    }
-    if let Some(types) = &args.stream_types {
-        options = options.types(types.clone());
-    }
-    if let Some(wall_start) = args.wall_start {
-        options = options.wall_start_us(wall_start);
-    }
-    if args.follow {
-        options = options.live();
-    }
-    for (key, value) in &args.label {
-        options = options.label(key, value);
-    }
-    Ok(options)
-}
-
-/// How many threads to work on: those asked for, or one a core.
-pub(crate) fn threads(asked: Option<NonZeroUsize>) -> usize {
-    asked.map_or(0, NonZeroUsize::get)
-}
-
-pub(crate) fn random_id() -> Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Error::from(std::io::Error::other(error)))?;
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_id_that_is_made_up_looks_like_an_option() {
-        assert_eq!(own_id([0xfb; 16]), "_".to_string() + &URL_SAFE_NO_PAD.encode([0xfb; 16])[1..]);
-        assert_eq!(own_id([7; 16]), URL_SAFE_NO_PAD.encode([7; 16]));
-        assert!(
-            (0..=255).all(|first| own_id([first; 16]).len() == 22 && !own_id([first; 16]).starts_with('-'))
-        );
     }
 }

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use serde::Deserialize;
 
-use crate::cli::Status;
 use crate::cli::args::Snapshot as Args;
+use crate::cli::exit::Status;
 use crate::cli::record::{path_of, snapshot_path};
 use crate::cli::ui::messages::Messages;
 use crate::error::{Error, Result};

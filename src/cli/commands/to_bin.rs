@@ -6,13 +6,13 @@ use std::time::Duration;
 use tempfile::SpooledTempFile;
 
 use crate::cli::args::{Layout, ToBin as Args};
-use crate::cli::commands::runs::threads;
-use crate::cli::io::profile_output::ProfileOutlet;
+use crate::cli::commands::stream_options::threads;
+use crate::cli::exit::{Status, is_broken_pipe};
 use crate::cli::io::sniff::stream_lines;
 use crate::cli::io::{Input, Target};
-use crate::cli::net::options::network;
+use crate::cli::network::network;
+use crate::cli::output::profile_output::ProfileOutlet;
 use crate::cli::ui::messages::Messages;
-use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::SPOOL_MEMORY;

@@ -2,12 +2,12 @@
 
 use std::io::BufRead;
 
-use crate::cli::Status;
 use crate::cli::args::{Format, Upgrade as Args};
+use crate::cli::exit::Status;
 use crate::cli::io::Input;
-use crate::cli::io::outputs::{Outputs, targets};
 use crate::cli::io::sniff::stream_lines;
-use crate::cli::net::options::network;
+use crate::cli::network::network;
+use crate::cli::output::outputs::{Outputs, targets};
 use crate::cli::ui::messages::Messages;
 use crate::convert::{StreamOptions, Upgrade};
 use crate::error::{Error, Result};

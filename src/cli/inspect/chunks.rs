@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use serde::Serialize;
 
-use crate::cli::Status;
+use crate::cli::exit::Status;
 use crate::cli::inspect::rows::{capture_text, date, interval_text, measured_rows, span_text};
 use crate::cli::inspect::text::{Sheet, instant};
 use crate::cli::inspect::{FaultReport, Job};

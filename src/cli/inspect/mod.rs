@@ -16,11 +16,11 @@ use std::io::{self, Cursor};
 
 use serde::Serialize;
 
-use crate::cli::Status;
 use crate::cli::args::Inspect;
+use crate::cli::exit::Status;
 use crate::cli::io::Input;
 use crate::cli::io::sniff::{Sniffed, sniff};
-use crate::cli::net::options::network;
+use crate::cli::network::network;
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::terminal::{self, shown_lines};
 use crate::error::{Error, Position, Result};

@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 
 use serde::Serialize;
 
-use crate::cli::Status;
+use crate::cli::exit::Status;
 use crate::cli::inspect::chunks;
 use crate::cli::inspect::rows::{capture_text, interval_text, measured_rows, span_text};
 use crate::cli::inspect::text::{Sheet, instant};

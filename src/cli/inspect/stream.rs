@@ -5,7 +5,7 @@ use std::io::BufRead;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::cli::Status;
+use crate::cli::exit::Status;
 use crate::cli::inspect::runs::RunSummary;
 use crate::cli::inspect::text::{Sheet, counted};
 use crate::cli::inspect::{FaultReport, Job};

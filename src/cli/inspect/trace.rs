@@ -5,7 +5,7 @@ use std::io::Read;
 
 use serde::Serialize;
 
-use crate::cli::Status;
+use crate::cli::exit::Status;
 use crate::cli::inspect::text::Sheet;
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Result};

@@ -9,7 +9,7 @@ use tempfile::SpooledTempFile;
 use crate::cli::io::names::Named;
 use crate::cli::io::standard;
 use crate::cli::net::address::{Address, SocketAddress};
-use crate::cli::net::peer::Network;
+use crate::cli::net::network::Network;
 use crate::error::{Error, Position, Result};
 use crate::limits::SPOOL_MEMORY;
 

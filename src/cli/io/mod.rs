@@ -8,8 +8,6 @@ pub(crate) mod input;
 pub(crate) mod lock;
 pub(crate) mod names;
 pub(crate) mod output;
-pub(crate) mod outputs;
-pub(crate) mod profile_output;
 pub(crate) mod sniff;
 pub(crate) mod standard;
 pub(crate) mod target;

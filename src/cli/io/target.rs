@@ -11,7 +11,7 @@ use crate::cli::io::names::{Named, unkept_promise};
 use crate::cli::io::output::{Destination, Output};
 use crate::cli::io::standard;
 use crate::cli::net::address::{Address, SocketAddress};
-use crate::cli::net::peer::Network;
+use crate::cli::net::network::Network;
 use crate::error::{Error, Result};
 
 /// A file, standard output, or a socket.

@@ -1,15 +1,19 @@
 //! Where others connect: each is greeted in parallel, so that one who says nothing keeps nobody else out.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::io::{self, BufRead};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::net::peer::{BoundListener, Handshaker, Network, Notice, Peer};
+use crate::cli::net::address::SocketAddress;
+use crate::cli::net::network::{Network, Notice};
+use crate::cli::net::peer::{BoundListener, Handshaker, Peer};
 use crate::cli::net::socket::{Listener, Socket};
+use crate::error::Result;
 
 /// Who may be in the middle of a handshake at a time: the oldest goes when another comes.
 const MAX_HANDSHAKES: usize = 64;
@@ -17,6 +21,8 @@ const MAX_HANDSHAKES: usize = 64;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The pause after somebody could not be let in for want of descriptors or threads, which passes.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Senders that may be connected at a time, of which the first that sends something is taken.
+const SENDERS: usize = 64;
 /// The least time between two notices of a kind.
 const NOTICES: Duration = Duration::from_secs(1);
 
@@ -162,5 +168,55 @@ impl Acceptor {
         drop(told);
         let more = if untold > 0 { format!(" ({untold} more of this kind before)") } else { String::new() };
         (self.network.notice)(Notice::Trouble(&self.name, &format!("{what}{more}")));
+    }
+}
+
+impl Network {
+    /// What comes from the one other end of an address. Of those who connect to it the first that sends something
+    /// is it: one that leaves before that has only asked whether somebody listens.
+    ///
+    /// # Errors
+    ///
+    /// An address that cannot be bound or connected to.
+    pub fn source(&self, address: &SocketAddress) -> Result<Box<dyn BufRead>> {
+        if !address.listens {
+            return Ok(self.connect(address)?.into_source()?);
+        }
+        let acceptor = Acceptor::new(self.bind(address)?, self.clone());
+        let (sender, sources) = mpsc::sync_channel(0);
+        let known = Arc::clone(&acceptor);
+        let senders = Arc::new(Mutex::new(0));
+        acceptor.open(move |peer, from| {
+            let count = |by: isize| {
+                let mut senders = senders.lock().unwrap_or_else(PoisonError::into_inner);
+                *senders += by;
+                *senders
+            };
+            let begun = if count(1) > SENDERS as isize {
+                Err(io::Error::new(io::ErrorKind::QuotaExceeded, "enough others wait"))
+            } else {
+                peer.into_source().map(|mut source| {
+                    let has_said = match source.fill_buf() {
+                        Ok(bytes) => !bytes.is_empty(),
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
+                        // It has said something, and that is told.
+                        Err(_) => true,
+                    };
+                    (has_said, source)
+                })
+            };
+            count(-1);
+            match begun {
+                // One that comes after the first has nobody to take it.
+                Ok((true, source)) => drop(sender.send(source)),
+                Ok((false, _)) => {
+                    known.refused(Refusal::Left, &format!("{from} left before it sent anything"))
+                }
+                Err(error) => known.refused(Refusal::Left, &format!("{from} sent nothing: {error}")),
+            }
+        })?;
+        let source = sources.recv().map_err(io::Error::other)?;
+        acceptor.close();
+        Ok(source)
     }
 }

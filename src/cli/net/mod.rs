@@ -1,8 +1,9 @@
 //! Sockets: listeners, outgoing connections, and a bounded queue for each subscriber.
 
 pub(crate) mod address;
+pub(crate) mod disconnect;
 pub(crate) mod listener;
-pub(crate) mod options;
+pub(crate) mod network;
 pub(crate) mod peer;
 pub(crate) mod queue;
 pub(crate) mod sinks;
@@ -12,9 +13,9 @@ pub(crate) mod token;
 pub(crate) mod web;
 
 pub use address::{Address, SocketAddress, Transport};
-pub use peer::{Network, Notice};
+pub use network::{Network, Notice};
 pub use queue::{Amount, Class, Item, LossCause, LostMessages, RunLosses};
-pub use sinks::{DropPolicy, SinkOptions, Sinks, Undelivered};
+pub use sinks::{DropPolicy, SinkOptions, Sinks};
 pub use socket::{BindFault, PrivateListener};
-pub use subscriber::LossFormatter;
+pub use subscriber::{LossFormatter, Undelivered};
 pub use token::Token;

@@ -2,21 +2,20 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use tungstenite::WebSocket;
 use tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::cli::net::address::{Address, SocketAddress, Transport};
-use crate::cli::net::listener::{Acceptor, Refusal};
+use crate::cli::net::address::{SocketAddress, Transport};
+use crate::cli::net::disconnect::Disconnect;
+use crate::cli::net::network::{Network, Notice};
 use crate::cli::net::socket::{Listener, Socket};
 use crate::cli::net::token::Token;
 use crate::cli::net::web::{self, Budget, DeadlineSocket, Frames, WebLines};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// How long the handshake of a connection may take.
 const HANDSHAKE: Duration = Duration::from_secs(3);
@@ -26,61 +25,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it takes to hear that the other end is gone, which had nothing more to say before.
 const NEWS: Duration = Duration::from_millis(200);
-/// Senders that may be connected at a time, of which the first that sends something is taken.
-const SENDERS: usize = 64;
 /// Bytes that a reader may say within a minute, although nobody listens.
 const INBOUND: usize = 64 * 1024;
 const BUFFER: usize = 256 * 1024;
 /// Bytes of one write, so that it shows soon whether something goes.
 const PIECE: usize = 64 * 1024;
 
-/// Something that happens at a socket and that people are told.
-#[derive(Clone, Debug)]
-pub enum Notice<'a> {
-    /// A socket can be connected to, at this address.
-    Listening(&'a str),
-    /// Something is wrong at the address of this name.
-    Trouble(&'a str, &'a str),
-}
-
-/// What every socket has to know.
-#[derive(Clone)]
-pub struct Network {
-    /// Asked of who connects by TCP, and sent to whom is connected to.
-    pub token: Option<Token>,
-    /// Told what happens.
-    pub notice: Arc<dyn Fn(Notice<'_>) + Send + Sync>,
-}
-
 impl Network {
-    /// Refuses to be open to the world without a token.
-    ///
-    /// # Errors
-    ///
-    /// A usage error, and a host that cannot be resolved.
-    pub fn check(&self, address: &SocketAddress) -> Result<()> {
-        if self.token.is_none()
-            && address.is_open_to_others().map_err(|error| error.within(&address.to_string()))?
-        {
-            return Err(Error::usage(format!("{address} is open to other machines, so it needs a token"))
-                .hint("give one with --token-file, or listen on 127.0.0.1 or a unix socket"));
-        }
-        Ok(())
-    }
-
-    /// The address that an argument names; none is that of standard input or output.
-    ///
-    /// # Errors
-    ///
-    /// An address that breaks the rules, or needs a token.
-    pub(crate) fn address(&self, argument: Option<&Path>) -> Result<Address> {
-        let address = argument.map_or(Ok(Address::Standard), Address::parse)?;
-        if let Address::Socket(address) = &address {
-            self.check(address)?;
-        }
-        Ok(address)
-    }
-
     /// Binds an address that others connect to.
     pub(crate) fn bind(&self, address: &SocketAddress) -> Result<BoundListener> {
         self.check(address)?;
@@ -105,54 +56,6 @@ impl Network {
             }
             Transport::Unix(_) => Peer::Plain(socket),
         })
-    }
-
-    /// What comes from the one other end of an address. Of those who connect to it the first that sends something
-    /// is it: one that leaves before that has only asked whether somebody listens.
-    ///
-    /// # Errors
-    ///
-    /// An address that cannot be bound or connected to.
-    pub fn source(&self, address: &SocketAddress) -> Result<Box<dyn BufRead>> {
-        if !address.listens {
-            return Ok(self.connect(address)?.into_source()?);
-        }
-        let acceptor = Acceptor::new(self.bind(address)?, self.clone());
-        let (sender, sources) = mpsc::sync_channel(0);
-        let known = Arc::clone(&acceptor);
-        let senders = Arc::new(Mutex::new(0));
-        acceptor.open(move |peer, from| {
-            let count = |by: isize| {
-                let mut senders = senders.lock().unwrap_or_else(PoisonError::into_inner);
-                *senders += by;
-                *senders
-            };
-            let begun = if count(1) > SENDERS as isize {
-                Err(io::Error::new(io::ErrorKind::QuotaExceeded, "enough others wait"))
-            } else {
-                peer.into_source().map(|mut source| {
-                    let has_said = match source.fill_buf() {
-                        Ok(bytes) => !bytes.is_empty(),
-                        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
-                        // It has said something, and that is told.
-                        Err(_) => true,
-                    };
-                    (has_said, source)
-                })
-            };
-            count(-1);
-            match begun {
-                // One that comes after the first has nobody to take it.
-                Ok((true, source)) => drop(sender.send(source)),
-                Ok((false, _)) => {
-                    known.refused(Refusal::Left, &format!("{from} left before it sent anything"))
-                }
-                Err(error) => known.refused(Refusal::Left, &format!("{from} sent nothing: {error}")),
-            }
-        })?;
-        let source = sources.recv().map_err(io::Error::other)?;
-        acceptor.close();
-        Ok(source)
     }
 }
 
@@ -223,7 +126,7 @@ impl Peer {
     }
 
     /// What comes from it.
-    fn into_source(self) -> io::Result<Box<dyn BufRead + Send>> {
+    pub fn into_source(self) -> io::Result<Box<dyn BufRead + Send>> {
         Ok(match self {
             Peer::Plain(socket) => Box::new(Received::new(BufReader::with_capacity(BUFFER, socket))),
             Peer::Web { web, .. } => Box::new(Received::new(WebLines::new(*web)?)),
@@ -338,17 +241,6 @@ impl<R: BufRead> Read for Received<R> {
         self.consume(taken);
         Ok(taken)
     }
-}
-
-/// Why nothing more comes from somebody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disconnect {
-    /// It said goodbye.
-    Closed,
-    /// The connection broke.
-    Broken,
-    /// It has nothing to say, and says it.
-    Flooding,
 }
 
 /// Where lines for a reader go.

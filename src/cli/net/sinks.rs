@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::cli::io::deadline::Deadline;
 use crate::cli::net::address::SocketAddress;
+use crate::cli::net::disconnect::Disconnect;
 use crate::cli::net::listener::{Acceptor, Refusal};
-use crate::cli::net::peer::{Disconnect, Network, Notice, Peer, Wire};
+use crate::cli::net::network::{Network, Notice};
+use crate::cli::net::peer::{Peer, Wire};
 use crate::cli::net::queue::{Amount, Class, Item, Numbered};
-use crate::cli::net::subscriber::{Ended, HangUp, LossFormatter, Subscriber};
+use crate::cli::net::subscriber::{Ended, HangUp, LossFormatter, Subscriber, Undelivered};
 use crate::error::{Error, Result};
 
 /// Pauses between two attempts to connect: the first, and the longest.
@@ -100,15 +102,6 @@ struct Sent {
     amount: Amount,
     /// The message that opened the last batch, and what came before it.
     opened: Option<(Arc<Item>, Amount)>,
-}
-
-/// Something that was asked for and is not where it was to be.
-#[derive(Clone, Debug)]
-pub struct Undelivered {
-    /// Whom it was for.
-    pub name: String,
-    /// What is missing.
-    pub what: String,
 }
 
 impl Sinks {

@@ -7,15 +7,24 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cli::io::deadline::Deadline;
-use crate::cli::net::peer::{Disconnect, Heard, Wire};
+use crate::cli::net::disconnect::Disconnect;
+use crate::cli::net::peer::{Heard, Wire};
 use crate::cli::net::queue::{Amount, Entry, Item, LossTotals, LostMessages, Numbered, Queue, RunLosses};
-use crate::cli::net::sinks::Undelivered;
 
 /// Answers to a reader that may wait: more are asked for than taken.
 const REPLIES: usize = 64;
 
 /// How long it takes to hear that one has gone to whom something was sent.
 const MOMENT: Duration = Duration::from_millis(100);
+
+/// Something that was asked for and is not where it was to be.
+#[derive(Clone, Debug)]
+pub struct Undelivered {
+    /// Whom it was for.
+    pub name: String,
+    /// What is missing.
+    pub what: String,
+}
 
 /// What is said to a reader that the maker of the messages has to word.
 pub trait LossFormatter: Send + Sync {

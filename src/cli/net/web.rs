@@ -14,7 +14,7 @@ use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Bytes, ClientRequestBuilder, Message, Utf8Bytes, WebSocket};
 
 use crate::cli::net::address::Host;
-use crate::cli::net::peer::Disconnect;
+use crate::cli::net::disconnect::Disconnect;
 use crate::cli::net::socket::Socket;
 use crate::cli::net::token::Token;
 use crate::limits::LINE_READ;

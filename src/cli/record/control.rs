@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::cli::io::{Target, leads_to};
 use crate::cli::net::{Address, BindFault, PrivateListener, SocketAddress, Transport};
 use crate::cli::record::profiles::check_name;
-use crate::cli::record::snapshot::failed;
 use crate::error::{Error, Result};
 use crate::protocol::parse_duration;
 
@@ -215,6 +214,11 @@ fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> 
         };
         writeln!(&mut &*client, "{told}")?;
     }
+}
+
+/// The answer to what cannot be done.
+pub(crate) fn failed(why: &str) -> String {
+    serde_json::json!({"ok": false, "error": why}).to_string()
 }
 
 #[cfg(test)]

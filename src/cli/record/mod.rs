@@ -24,18 +24,18 @@ use rustix::fs::Mode;
 use rustix::process::{test_kill_process, umask};
 use serde_json::json;
 
-use crate::cli::Status;
 use crate::cli::args::{Format, Record as Args, Schema};
 use crate::cli::commands::follow::Interval;
-use crate::cli::io::outputs::{self, check_for_subscribers, has_subscribers};
+use crate::cli::exit::Status;
 use crate::cli::io::{Target, folder_of};
 use crate::cli::net::Network;
-use crate::cli::net::options::network;
+use crate::cli::network::network;
+use crate::cli::output::outputs::{self, check_for_subscribers, has_subscribers};
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::signals;
 use crate::error::{Error, Result};
 use crate::protocol::MessageType;
-use control::{Command, Control, Request};
+use control::{Command, Control, Request, failed};
 pub(crate) use control::{path_of, snapshot_path};
 use packets::{Fact, Packets, Profiler as Id, ProfilerMessage};
 use profiler::{Profiler, process};
@@ -43,7 +43,7 @@ use profiles::{check_name, is_profile};
 use recording::Recording;
 use ring::Ring;
 use shutdown::Shutdown;
-use snapshot::{Snapshots, Wanted, failed, file_of};
+use snapshot::{Snapshots, Wanted, file_of};
 
 /// Messages that wait for the recorder; then the profiler waits.
 const WAITING: usize = 64;

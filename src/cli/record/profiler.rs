@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cli::net::options::TOKEN_VARIABLE;
+use crate::cli::network::TOKEN_VARIABLE;
 use crate::cli::record::packets::Profiler as Id;
 use crate::convert::Flush;
 use crate::error::{Error, Result};

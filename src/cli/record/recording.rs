@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use crate::cli::args::Record as Args;
-use crate::cli::commands::runs::{own_id, random_id};
+use crate::cli::commands::run_id::{own_id, random_id};
+use crate::cli::exit::{Status, is_broken_pipe};
 use crate::cli::io::{Deadline, Target};
 use crate::cli::net::Network;
 use crate::cli::record::label;
@@ -16,7 +17,6 @@ use crate::cli::record::profiles::Profiles;
 use crate::cli::record::ring::{ChunkSummary, Ring};
 use crate::cli::record::stream::Stream;
 use crate::cli::ui::messages::Messages;
-use crate::cli::{Status, is_broken_pipe};
 use crate::convert::{RunStream, StreamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChunkInfo, Framing, LostPart, Profile, RunEnd};

@@ -12,7 +12,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::cli::args::Record as Args;
 use crate::cli::io::Target;
 use crate::cli::net::Network;
-use crate::cli::record::control::check_plain;
+use crate::cli::record::control::{check_plain, failed};
 use crate::cli::record::profiles::is_profile;
 use crate::cli::record::recording::stream_options;
 use crate::cli::record::ring::{RingContents, whole_span};
@@ -111,11 +111,6 @@ fn answer(
             (false, failed(&error.to_string()))
         }
     }
-}
-
-/// The answer to what cannot be done.
-pub(crate) fn failed(why: &str) -> String {
-    json!({"ok": false, "error": why}).to_string()
 }
 
 fn write(

@@ -1,11 +1,11 @@
 //! The stream of a recording, on its way to every target of its.
 
 use crate::cli::args::{Format, Record as Args};
-use crate::cli::io::outputs::Outputs;
+use crate::cli::exit::{Status, is_broken_pipe};
 use crate::cli::io::{Deadline, Target};
 use crate::cli::net::Network;
+use crate::cli::output::outputs::Outputs;
 use crate::cli::ui::messages::Messages;
-use crate::cli::{Status, is_broken_pipe};
 use crate::error::{Error, Result};
 
 pub(crate) struct Stream {

@@ -3,7 +3,7 @@
 use crate::limits::FAULTS;
 
 /// Bytes of a finding, about: it may quote a whole line.
-const WORDS: usize = 300;
+pub(super) const WORDS: usize = 300;
 
 /// A breach of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::cli::args::{DropPolicy, Format, Live as Args, Schema};
-use crate::cli::commands::live::Live;
+use crate::cli::exit::{Status, is_broken_pipe};
 use crate::cli::io::{Deadline, Input, Output, Target};
 use crate::cli::net::{Class, Item, Network, Undelivered};
+use crate::cli::output::live::Live;
 use crate::cli::ui::messages::Messages;
-use crate::cli::{Status, is_broken_pipe};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ChunkInfo;
 use crate::protocol::{MessageType, StreamTypes, ToMsgpack};

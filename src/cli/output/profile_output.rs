@@ -5,12 +5,12 @@ use std::io::{Read, Seek};
 
 use tempfile::SpooledTempFile;
 
-use crate::cli::Status;
 use crate::cli::args::{DropPolicy, Format, Live as Args};
-use crate::cli::commands::live::Live;
-use crate::cli::io::outputs::{chunk_item, framed_chunk};
+use crate::cli::exit::Status;
 use crate::cli::io::{Deadline, Output, Target};
 use crate::cli::net::{Class, Item};
+use crate::cli::output::live::Live;
+use crate::cli::output::outputs::{chunk_item, framed_chunk};
 use crate::cli::ui::messages::Messages;
 use crate::error::{Error, Result};
 use crate::format::Chunk;
