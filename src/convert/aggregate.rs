@@ -1,16 +1,13 @@
 //! Counts samples by frame, window by window or all in one.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
 use crate::convert::used_frames::MergedTables;
+use crate::counts::grouping::groups;
 use crate::counts::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
-use crate::model::{Frame, Tables, ThreadSamples};
-
-/// Files whose frames belong to the profiler itself, by their ending.
-const INTERNAL: &[u8] = b"_sync_coordinator.py";
+use crate::model::{Tables, ThreadSamples};
 
 /// Counts samples, window by window or all in one.
 #[derive(Debug)]
@@ -284,45 +281,4 @@ pub(crate) fn merged(mut one: CountTable, other: CountTable) -> CountTable {
     one.rows.extend(other.rows);
     one.join_rows();
     one
-}
-
-/// Whether frames of this file belong to the profiler itself, which CPython does not count.
-pub(crate) fn is_internal(path: &[u8]) -> bool {
-    path.ends_with(INTERNAL)
-}
-
-/// For each frame the lowest-numbered frame that CPython's JSONL doesn't tell from it, since only the
-/// opcode differs, or what it calls absent, or bytes that are not UTF-8; [`HIDDEN`] for the
-/// profiler's own frames.
-pub(crate) fn groups(by: By, tables: &Tables) -> Vec<u32> {
-    let mut first_string: FxHashMap<Cow<'_, str>, u32> = FxHashMap::default();
-    // For each string the first that reads the same, and whether it is a file of the profiler's own.
-    let strings: Vec<(u32, bool)> = (0..tables.strings.len() as u32)
-        .map(|id| {
-            let bytes = tables.strings.get(id).unwrap_or_default();
-            (*first_string.entry(String::from_utf8_lossy(bytes)).or_insert(id), is_internal(bytes))
-        })
-        .collect();
-    let mut first_frame: FxHashMap<([u32; 2], [i32; 4]), u32> = FxHashMap::default();
-    let mut group = Vec::with_capacity(tables.frames.len());
-    for (index, frame) in (0..).zip(&tables.frames) {
-        let Frame { path, function, location, .. } = *frame;
-        let names = (strings.get(path as usize), strings.get(function as usize));
-        let (Some((path, false)), Some((function, _))) = names else {
-            // The profiler's own, or one that no sample uses.
-            group.push(HIDDEN);
-            continue;
-        };
-        let names = [*path, if by == By::File { u32::MAX } else { *function }];
-        let place = match (by, location.line) {
-            (By::Frame, Some(line)) => {
-                let known = |value: Option<i32>, absent: i32| value.unwrap_or(absent).max(absent);
-                [line, known(location.end_line, 0), known(location.col, -1), known(location.end_col, -1)]
-            }
-            (By::Frame, None) => [0, 0, -1, -1],
-            (By::Function | By::File, _) => [0; 4],
-        };
-        group.push(*first_frame.entry((names, place)).or_insert(index));
-    }
-    group
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 
 use rustc_hash::FxHashMap;
 
-use crate::convert::aggregate::{Aggregator, groups};
+use crate::convert::aggregate::Aggregator;
 use crate::counts::Counting;
 use crate::counts::{By, Counts};
 use crate::error::Result;
@@ -64,7 +64,7 @@ impl FrameCounts {
     ///
     /// [`Sequence::counting`]: crate::format::Sequence::counting
     pub fn counting(&self) -> Counting {
-        Counting { period_us: None, by: self.by, groups }
+        Counting { period_us: None, by: self.by }
     }
 
     /// Counts the samples of a profile, or of a run's next part.

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use rustc_hash::FxHashMap;
 
-use crate::convert::aggregate::is_internal;
 use crate::convert::counts::{FrameCounts, FrameKey};
 use crate::convert::session::{Session, Step};
 use crate::convert::stream_definitions::TableSink;
 use crate::convert::tree::ROOT;
+use crate::counts::grouping::is_internal;
 use crate::counts::{By, Counts};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::DEFINITIONS;

@@ -1,5 +1,6 @@
 //! Counting samples by frame, function or file: tables, windows of time, and which frames count as one.
 
+pub(crate) mod grouping;
 pub(crate) mod observer;
 pub(crate) mod table;
 pub(crate) mod windows;

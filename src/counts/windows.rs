@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use tempfile::SpooledTempFile;
 
+use crate::counts::grouping::groups;
 use crate::counts::{By, CountTable, CountedStack, Counter, Counts};
 use crate::error::{Error, Result};
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, WINDOW_PIECES};
@@ -27,10 +28,6 @@ pub struct Counting {
     pub(crate) period_us: Option<u64>,
     /// What is counted.
     pub(crate) by: By,
-    /// For each frame of a profile's tables the frame that it counts as, or [`HIDDEN`].
-    ///
-    /// [`HIDDEN`]: crate::counts::HIDDEN
-    pub(crate) groups: fn(By, &Tables) -> Vec<u32>,
 }
 
 /// The samples of a window, counted.
@@ -122,7 +119,7 @@ struct Piece {
 
 impl WindowCounter {
     pub fn new(counting: Counting, tables: &Tables, start_us: u64) -> Self {
-        let groups = (counting.groups)(counting.by, tables);
+        let groups = groups(counting.by, tables);
         let table = groups.len().max(1) * size_of::<Counts>();
         WindowCounter {
             period: Period { start_us, period_us: counting.period_us },

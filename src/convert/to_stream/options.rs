@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::convert::aggregate::groups;
 use crate::counts::By;
 use crate::counts::Counting;
 use crate::error::{Error, Result};
@@ -100,7 +99,7 @@ impl StreamOptions {
     /// [`Sequence::counting`]: crate::format::Sequence::counting
     pub fn counting(&self) -> Option<Counting> {
         let period_us = self.types.window().map(micros);
-        self.types.has(MessageType::Agg).then_some(Counting { period_us, by: By::Frame, groups })
+        self.types.has(MessageType::Agg).then_some(Counting { period_us, by: By::Frame })
     }
 
     /// Whether the stream can be made of counts: nothing in it needs the samples in order.
