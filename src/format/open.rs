@@ -15,6 +15,7 @@ use crate::format::layout::tables;
 use crate::format::outline::{Ends, size_fault};
 use crate::format::record::{Body, RecordReader, RegionPosition};
 use crate::format::replay::Replay;
+use crate::format::samples::Samples;
 use crate::format::scan::{Late, Region, SampleSummary, ScanResult};
 use crate::format::section::{read_up_to, table_len};
 use crate::format::threads::ThreadIndex;
@@ -267,7 +268,32 @@ impl<R: Read + Seek> Profile<R> {
         records(&mut self.source, self.base, &self.contents.header, self.threads, None)
     }
 
-    /// The samples in time order, and the rest of the contents beside them.
+    /// The samples, each stack with the samples in a row that have it.
+    ///
+    /// ```
+    /// # use tachyon_jsonl::format::Profile;
+    /// let file = std::fs::File::open("tests/data/cpython/wall_all_100hz_none.bin")?;
+    /// let mut profile = Profile::open(file)?;
+    /// let mut in_doze = 0;
+    /// let mut samples = profile.samples()?;
+    /// while let Some(run) = samples.next()? {
+    ///     if run.stack.last().is_some_and(|frame| run.tables.function(*frame) == "doze") {
+    ///         in_doze += run.times_us.len();
+    ///     }
+    /// }
+    /// assert_eq!(in_doze, 645);
+    /// # Ok::<(), tachyon_jsonl::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source.
+    pub fn samples(&mut self) -> Result<Samples<'_>> {
+        let (replay, contents) = self.replay()?;
+        Ok(Samples::new(replay, contents))
+    }
+
+    /// The samples in time order in a reorder buffer, for who cuts them, and the rest of the contents.
     ///
     /// # Errors
     ///

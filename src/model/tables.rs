@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 /// A frame of a stack as profiles define it once and refer to by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
@@ -68,4 +70,22 @@ pub struct Tables {
     pub strings: StringTable,
     /// Frames; a frame that no sample uses may name strings that don't exist.
     pub frames: Vec<Frame>,
+}
+
+impl Tables {
+    /// The qualified name of a frame's function, with U+FFFD for bytes that are not UTF-8; empty for a frame or a
+    /// string that is not there.
+    pub fn function(&self, frame: u32) -> Cow<'_, str> {
+        self.name(frame, |frame| frame.function)
+    }
+
+    /// The name of a frame's file, likewise.
+    pub fn path(&self, frame: u32) -> Cow<'_, str> {
+        self.name(frame, |frame| frame.path)
+    }
+
+    fn name(&self, frame: u32, string: impl Fn(&Frame) -> u32) -> Cow<'_, str> {
+        let bytes = self.frames.get(frame as usize).and_then(|frame| self.strings.get(string(frame)));
+        bytes.map(String::from_utf8_lossy).unwrap_or_default()
+    }
 }

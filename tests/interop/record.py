@@ -353,7 +353,7 @@ class Tests:
             process.wait()
             process.stdout.close(), process.stderr.close()
             assert target.poll() is None, "it goes on"
-            again = [json.loads(line) for line in self.run("-q", "from-bin", profile).splitlines()]
+            again = [json.loads(line) for line in self.run("-q", "from-bin", profile, code=3).splitlines()]
             ends = [m["start_usec"] + m["duration_usec"] for m in again if m["type"] == "meta"]
             # The interval, and time for a busy machine to hand over and write.
             assert last_us - ends[-1] < 200_000 + 800_000, (last_us - ends[-1]) / 1e6
