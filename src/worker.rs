@@ -92,6 +92,7 @@ impl<J: Send + 'static, S: Send + 'static> Worker<J, S> {
     }
 
     /// Whether jobs were sent that have not been received.
+    #[cfg(feature = "cli")]
     pub fn is_busy(&self) -> bool {
         self.in_flight > 0
     }
@@ -121,7 +122,7 @@ mod tests {
             *sum += *job;
             if *job == 13 { Err(io::Error::other("thirteen")) } else { Ok(()) }
         };
-        Worker::start(ahead, 0, work).ok().expect("a thread")
+        Worker::start(ahead, 0, work).expect("a thread")
     }
 
     #[test]

@@ -39,7 +39,7 @@ fn a_profile_has_only_so_many_strings() {
             bytes[footer..footer + 4].copy_from_slice(&(strings + 1).to_le_bytes());
             let size = bytes.len() as u64;
             bytes[footer + 8..footer + 16].copy_from_slice(&size.to_le_bytes());
-            let error = Profile::open(Cursor::new(&bytes)).err().expect("refused").to_string();
+            let error = Profile::open(Cursor::new(&bytes)).expect_err("refused").to_string();
             assert!(error.contains("over the limit of 4194304"), "{error}");
         }
     }

@@ -72,18 +72,14 @@ fn record(samples: &[Sample]) -> Vec<u8> {
                 stacks,
             })
             .collect();
-        let mut line = vec![0; encoder.envelope_len(MessageType::Raw) - 1];
-        Raw {
+        let raw = Raw {
             batch: 0,
             start_us: instant[0].0,
             node_frame: &nodes,
             node_parent: &parents,
             threads: &threads,
-        }
-        .write(&mut line);
-        line.push(0);
-        let begin = encoder.enclose(&mut line, MessageType::Raw);
-        text.extend_from_slice(&line[begin..]);
+        };
+        encoder.raw(&mut text, &raw);
     }
     let end = End { complete: true, samples: Some(samples.len() as u64), ..End::default() };
     encoder.message(&mut text, MessageType::End, &end);

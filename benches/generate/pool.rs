@@ -49,12 +49,14 @@ pub fn pool(threads: u64, samples: u64, folder: &Path) -> Result<PathBuf> {
                 stacks: if thread == 0 { &busy } else { &idle },
             })
             .collect();
-        let mut line = vec![0; encoder.envelope_len(MessageType::Raw) - 1];
-        Raw { batch: 0, start_us: times[0], node_frame: &frames, node_parent: &parents, threads: &threads }
-            .write(&mut line);
-        line.push(0);
-        let begin = encoder.enclose(&mut line, MessageType::Raw);
-        text.extend_from_slice(&line[begin..]);
+        let raw = Raw {
+            batch: 0,
+            start_us: times[0],
+            node_frame: &frames,
+            node_parent: &parents,
+            threads: &threads,
+        };
+        encoder.raw(&mut text, &raw);
         for line in text.split_inclusive_mut(|byte| *byte == b'\n') {
             to_binary.line(1, line)?;
         }

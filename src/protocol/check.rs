@@ -228,7 +228,7 @@ impl Checker {
     }
 
     /// Ends the stream: appends what is missing from it. Returns how many faults there are, of which the
-    /// first [`FAULTS`] are told.
+    /// first [`FAULTS`](crate::limits::FAULTS) are reported.
     pub fn finish(self, findings: &mut Vec<Finding>) -> u64 {
         let mut report = Report { line: self.last_line.max(1), findings, faults: self.faults };
         if self.last_line == 0 {

@@ -55,6 +55,24 @@ pub enum Message {
     CPython(String),
 }
 
+impl Message {
+    /// The type of a message, if this version knows it.
+    pub fn kind(&self) -> Option<MessageType> {
+        Some(match self {
+            Message::Meta(_) => MessageType::Meta,
+            Message::StrDef(_) => MessageType::StrDef,
+            Message::FrameDef(_) => MessageType::FrameDef,
+            Message::Raw => MessageType::Raw,
+            Message::Agg(_) => MessageType::Agg,
+            Message::Loss(_) => MessageType::Loss,
+            Message::Heartbeat(_) => MessageType::Heartbeat,
+            Message::Error(_) => MessageType::Error,
+            Message::End(_) => MessageType::End,
+            Message::Unknown(_) | Message::CPython(_) => return None,
+        })
+    }
+}
+
 /// Decodes one line, with or without its line end. The columns of a `raw` message go into `columns`.
 ///
 /// # Errors
@@ -339,12 +357,10 @@ mod tests {
             })
             .collect();
         let mut encoder = Encoder::new("run");
-        let mut line = vec![0; encoder.envelope_len(MessageType::Raw) - 1];
-        Raw { batch: 0, start_us, node_frame: frames, node_parent: &parents, threads: &threads }
-            .write(&mut line);
-        line.push(0);
-        let begin = encoder.enclose(&mut line, MessageType::Raw);
-        line.split_off(begin)
+        let mut line = Vec::new();
+        let raw = Raw { batch: 0, start_us, node_frame: frames, node_parent: &parents, threads: &threads };
+        encoder.raw(&mut line, &raw);
+        line
     }
 
     fn told(columns: &RawColumns) -> String {

@@ -52,6 +52,13 @@ impl Encoder {
         close(out, at);
     }
 
+    /// Appends a `raw` message to `out`.
+    pub fn raw(&mut self, out: &mut Vec<u8>, body: &Raw<'_>) {
+        let at = self.open(out, MessageType::Raw);
+        body.write(out);
+        close(out, at);
+    }
+
     /// Makes a line of a body that is JSON already: an object with at least one key. `line` has room for the
     /// envelope ([`Encoder::envelope_len`]), the body, and a byte for the line feed, which counts as part of
     /// the envelope. Returns where the line begins.

@@ -25,22 +25,6 @@ pub(crate) struct Batch {
     between: Option<&'static str>,
 }
 
-/// The type of a message, if this version knows it.
-pub(crate) fn type_of(message: &Message) -> Option<MessageType> {
-    Some(match message {
-        Message::Meta(_) => MessageType::Meta,
-        Message::StrDef(_) => MessageType::StrDef,
-        Message::FrameDef(_) => MessageType::FrameDef,
-        Message::Raw => MessageType::Raw,
-        Message::Agg(_) => MessageType::Agg,
-        Message::Loss(_) => MessageType::Loss,
-        Message::Heartbeat(_) => MessageType::Heartbeat,
-        Message::Error(_) => MessageType::Error,
-        Message::End(_) => MessageType::End,
-        Message::Unknown(_) | Message::CPython(_) => return None,
-    })
-}
-
 impl Batch {
     /// The batch that `meta`, on this line, opens where batch `due` has to come.
     pub fn new(meta: &Meta, due: u64, line: u64) -> Self {
@@ -75,7 +59,7 @@ impl Batch {
 
     /// A message without a batch came. Types that this version doesn't know may stand anywhere.
     pub fn between(&mut self, message: &Message) {
-        if let Some(kind) = type_of(message) {
+        if let Some(kind) = message.kind() {
             self.between.get_or_insert(kind.name());
         }
     }
@@ -90,7 +74,7 @@ impl Batch {
             report.say(format!("a message of batch {index} behind {between}, which stands between batches"));
         }
         // The types are declared in the order that they have in a batch.
-        let Some(kind) = type_of(message) else { return };
+        let Some(kind) = message.kind() else { return };
         if kind < self.last {
             report.say(format!("{} behind {} in one batch", kind.name(), self.last.name()));
         } else {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::limits::RUN_KEPT;
-use crate::protocol::check::batch::{Batch, type_of};
+use crate::protocol::check::batch::Batch;
 use crate::protocol::check::define::{Definitions, hash};
 use crate::protocol::check::raw::{Room, Sums, Threads, check_tree};
 use crate::protocol::check::report::Report;
@@ -243,7 +243,7 @@ impl RunChecker {
         if stands_for_missing {
             self.doubt();
         }
-        if let Some(kind) = type_of(message).filter(|_| !stands_for_missing)
+        if let Some(kind) = message.kind().filter(|_| !stands_for_missing)
             && self.types.as_ref().is_some_and(|types| !types.has(kind))
             && !self.told.contains(&kind)
         {
