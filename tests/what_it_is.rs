@@ -44,6 +44,13 @@ fn every_command_names_what_it_does_not_take() {
         }
     }
     let profile = std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable");
+    for (packed, name) in [(zstd(&profile), "a zstd file"), (gzip(&profile), "a gzip file")] {
+        for command in OF_PROFILES {
+            let ran = run(&[command], &packed);
+            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}, {name}: {}", ran.stderr);
+            assert!(ran.stderr.contains(name), "{command}: {}", ran.stderr);
+        }
+    }
     for command in OF_STREAMS {
         for (bytes, name) in [
             (profile.clone(), "a binary profile"),
@@ -51,9 +58,15 @@ fn every_command_names_what_it_does_not_take() {
             (gzip(&profile), "a gzip file that holds no stream"),
             (vec![0; 4096], "zeros"),
             (Vec::new(), "an empty input"),
+            (b"a,b\n1,2\n".to_vec(), "a text file"),
+            (b"[1,2]\n".to_vec(), "JSON, but no lines of objects"),
+            (b"\n\n".to_vec(), "blank lines"),
+            ((1..=255).collect(), "binary data"),
+            ([&b"\xef\xbb\xbf"[..], &profile].concat(), "a profile after a byte order mark"),
         ] {
             let ran = run(&[command], &bytes);
-            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}, {name}: {}", ran.stderr);
+            assert_eq!(ran.code, 1, "{command}, {name}: {}", ran.stderr);
+            assert!(ran.stdout.is_empty() || command == "check", "{command}, {name}");
             assert!(ran.stderr.contains(name), "{command}: {}", ran.stderr);
         }
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::cli::args::Check as Args;
 use crate::cli::exit::Status;
 use crate::cli::io::Input;
-use crate::cli::io::sniff::stream_lines;
+use crate::cli::io::sniff::{StreamLines, no_stream, stream_lines};
 use crate::cli::network::network;
 use crate::cli::ui::messages::Messages;
 use crate::cli::ui::terminal::{self, shown};
@@ -18,7 +18,8 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let input = Input::of_argument(args.input.as_deref(), &network(&args.access, messages)?)?;
     let name = input.name();
     let named = |error: Error| error.within(&name);
-    let mut lines = Lines::new(stream_lines(&input).map_err(named)?);
+    let StreamLines { reader, other } = stream_lines(&input).map_err(named)?;
+    let mut lines = Lines::new(reader);
     let mut checker = Checker::default();
     let mut told = FindingPrinter { out: terminal::open()?, told: 0 };
     let mut findings = Vec::new();
@@ -43,6 +44,9 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     told.flush()?;
     if faults == 0 {
         return Ok(Status::Done);
+    }
+    if let Some(other) = other.filter(|_| messages == 0) {
+        return Err(named(no_stream(other)));
     }
     let more = if faults > told.told {
         format!(", of which the first {} are told", told.told)

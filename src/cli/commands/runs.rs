@@ -377,7 +377,8 @@ impl<'a> Runs<'a> {
 
     /// Takes CPython's own JSON Lines, whose runs hold counts.
     pub fn cpython(&mut self, name: &str, reader: impl BufRead) -> Result<()> {
-        let CpythonFile { upgrade, losses, oddities } = upgrade::read(name, reader, self.args.max_line)?;
+        let CpythonFile { upgrade, losses, oddities } =
+            upgrade::read(name, reader, None, self.args.max_line)?;
         for loss in losses {
             self.fault(name, loss)?;
         }

@@ -8,7 +8,7 @@ use tempfile::SpooledTempFile;
 use crate::cli::args::{Layout, ToBin as Args};
 use crate::cli::commands::stream_options::threads;
 use crate::cli::exit::{Status, is_broken_pipe};
-use crate::cli::io::sniff::stream_lines;
+use crate::cli::io::sniff::{StreamLines, no_stream, stream_lines};
 use crate::cli::io::{Input, Target};
 use crate::cli::network::network;
 use crate::cli::output::profile_output::ProfileOutlet;
@@ -98,13 +98,17 @@ impl Job<'_> {
         mut each: impl FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<(Option<Error>, Vec<String>)> {
         let named = |error: Error| error.within(&self.input.name());
-        let mut lines = Lines::new(stream_lines(self.input).map_err(named)?);
+        let StreamLines { reader, other } = stream_lines(self.input).map_err(named)?;
+        let mut lines = Lines::new(reader);
+        let mut is_stream = false;
         let broken = loop {
             match lines.next_message() {
                 Ok(Some(line)) => {
+                    is_stream = true;
                     each(line.number, line.bytes).map_err(|error| self.blamed(error))?;
                 }
-                Ok(None) => break None,
+                Ok(None) if is_stream => break None,
+                Ok(None) => break other.map(no_stream),
                 // What came before it is whole.
                 Err(error) => break Some(error),
             }

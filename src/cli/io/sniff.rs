@@ -73,14 +73,21 @@ pub(crate) fn sniff(input: &Input) -> Result<Sniffed> {
     Ok(Sniffed::Packed(start))
 }
 
+/// The lines of an input that is to be a stream.
+pub(crate) struct StreamLines {
+    pub reader: Box<dyn BufRead>,
+    /// What the input is if none of its lines is a message. Its start may be torn, so that only its end tells.
+    pub other: Option<&'static str>,
+}
+
 /// A stream's lines, whatever the stream is packed in.
 ///
 /// # Errors
 ///
-/// An input that cannot be opened or unpacked.
-pub(crate) fn stream_lines(input: &Input) -> Result<Box<dyn BufRead>> {
+/// An input that cannot be opened or unpacked, and one that is known to be something else.
+pub(crate) fn stream_lines(input: &Input) -> Result<StreamLines> {
     let mut source = match sniff(input)? {
-        Sniffed::Stream { reader, .. } => return Ok(reader),
+        Sniffed::Stream { reader, .. } => return Ok(StreamLines { reader, other: None }),
         Sniffed::Profile(source) => BufReader::new(source),
         Sniffed::Trace(_) => {
             return Err(no_stream("a trace of LMCache").hint("from-bin makes a stream of it"));
@@ -103,11 +110,28 @@ pub(crate) fn stream_lines(input: &Input) -> Result<Box<dyn BufRead>> {
         Err(Error::stream("an empty input: the stream holds no message"))
     } else {
         // Lines, whatever they say.
-        Ok(Box::new(source))
+        let other = Some(other_than_stream(start));
+        Ok(StreamLines { reader: Box::new(source), other })
     }
 }
 
-fn no_stream(what: &str) -> Error {
+/// What begins so and is no stream.
+fn other_than_stream(start: &[u8]) -> &'static str {
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    if is_profile(text) {
+        return "a profile after a byte order mark";
+    }
+    let shown = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b;
+    match text.trim_ascii_start().first() {
+        None => "blank lines",
+        _ if !text.iter().all(shown) => "binary data",
+        Some(b'[' | b'{') => "JSON, but no lines of objects",
+        _ => "a text file",
+    }
+}
+
+/// The error of an input that is this, and no stream.
+pub(crate) fn no_stream(what: &str) -> Error {
     Error::stream(format!("{what}, not a stream"))
 }
 

@@ -124,7 +124,10 @@ pub(crate) fn displaced(source: &mut (impl Read + Seek), size: u64) -> Result<Op
         if start.starts_with(BOM) && ByteOrder::of_magic(&start[BOM.len()..]).is_some() {
             return Ok(Some(look(start)));
         }
-        if let Some(fault) = shifted(source, start, size)? {
+        // A profile can stand in a packed file as it is.
+        if known(start).is_none()
+            && let Some(fault) = shifted(source, start, size)?
+        {
             return Ok(Some(fault.hint(ORIGINAL)));
         }
     }
