@@ -15,6 +15,8 @@ struct Inner {
     position: Option<Position>,
     hint: Option<&'static str>,
     source: Option<io::Error>,
+    /// The file or address that it is about, once that is known.
+    path: Option<String>,
 }
 
 /// Who can act on an error.
@@ -47,7 +49,14 @@ pub enum Position {
 impl Error {
     /// An error of `kind` that says `detail`.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Error(Box::new(Inner { kind, detail: detail.into(), position: None, hint: None, source: None }))
+        Error(Box::new(Inner {
+            kind,
+            detail: detail.into(),
+            position: None,
+            hint: None,
+            source: None,
+            path: None,
+        }))
     }
 
     /// A damaged profile.
@@ -81,14 +90,23 @@ impl Error {
             position: self.0.position,
             hint: self.0.hint,
             source: None,
+            path: self.0.path.clone(),
         }))
     }
 
-    /// The same error, told of the file of this name.
+    /// The same error of the file, or the address, of this name, unless it is known to be of that.
     #[must_use]
-    pub fn within(mut self, name: &str) -> Self {
-        self.0.detail = format!("{name}: {}", self.0.detail);
+    pub fn within(mut self, path: &str) -> Self {
+        if self.path() != Some(path) {
+            self.0.detail = format!("{path}: {}", self.0.detail);
+            self.0.path = Some(path.to_string());
+        }
         self
+    }
+
+    /// The file or address that the error is about, where that is known: an input or an output.
+    pub fn path(&self) -> Option<&str> {
+        self.0.path.as_deref()
     }
 
     /// The same error with a sentence on what to do about it.
@@ -161,5 +179,18 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_named_once() {
+        let error = Error::profile("cut off").within("a.bin").within("a.bin");
+        assert_eq!((error.detail(), error.path()), ("a.bin: cut off", Some("a.bin")));
+        let error = error.within("tcp:host");
+        assert_eq!(error.detail(), "tcp:host: a.bin: cut off");
     }
 }
