@@ -218,6 +218,37 @@ fn a_reader_of_a_named_pipe_who_leaves_early_is_told() {
     });
 }
 
+/// A pipe with a queue in front of it is no different: only standard output may be left early.
+#[test]
+fn a_reader_who_leaves_a_queue_early_is_told() {
+    let inputs = common::writers::inputs();
+    for with_file in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, file) = (folder.path().join("pipe"), folder.path().join("file"));
+        make_pipe(&path);
+        let reader = without_room(&path);
+        let mut command = Command::new(PROGRAM);
+        command.arg("from-bin").arg(&inputs.profile).args([
+            "--drop-policy",
+            "oldest",
+            "--flush",
+            "samples:60",
+        ]);
+        command.arg("-o").arg(&path).stderr(Stdio::piped());
+        if with_file {
+            command.arg("-o").arg(&file);
+        }
+        let child = command.spawn().expect("it starts");
+        has_opened(child.id(), &path);
+        drop(reader);
+        let ended = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(matches!(ended.status.code(), Some(1 | 3)), "{with_file}: {said}");
+        assert!(said.contains("pipe: "), "{with_file}: {said}");
+        assert_eq!(file.exists(), with_file);
+    }
+}
+
 #[test]
 fn devices_take_what_they_can() {
     for writer in WRITERS {

@@ -24,6 +24,8 @@ pub(crate) struct Outputs {
     live: Option<Live>,
     /// Names of the readers, for errors that are about all of them.
     live_name: String,
+    /// Whether they may leave when they have enough: those of standard output may.
+    may_leave: bool,
     /// The target that a write to failed.
     failed: Option<String>,
     /// Whether a target that fails is left out, and the others go on.
@@ -102,6 +104,7 @@ impl Outputs {
             frames: (format == Format::Msgpack).then(|| ToMsgpack::new(Vec::new())),
             live: None,
             live_name: String::new(),
+            may_leave: true,
             failed: None,
             goes_on: limit.is_some(),
             has_left_out: false,
@@ -141,6 +144,7 @@ impl Outputs {
                 outputs.live_name.push_str(", ");
             }
             outputs.live_name.push_str(&name);
+            outputs.may_leave &= matches!(target, Target::Standard);
         }
         Ok(outputs)
     }
@@ -301,8 +305,17 @@ impl Outputs {
     fn serve(&mut self, act: impl FnOnce(&mut Live) -> io::Result<()>) -> io::Result<()> {
         let Some(live) = &mut self.live else { return Ok(()) };
         match act(live) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe && !self.outputs.is_empty() => {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                let gone = if self.may_leave { error } else { io::Error::other("its reader has gone") };
+                if self.outputs.is_empty() {
+                    self.failed = Some(self.live_name.clone());
+                    return Err(gone);
+                }
                 self.live = None;
+                if !self.may_leave {
+                    self.has_left_out = true;
+                    self.messages.fault(&self.live_name, &Error::from(gone).hint(CONTINUES));
+                }
                 Ok(())
             }
             Err(error) => {
