@@ -290,7 +290,7 @@ impl<R: Read + Seek> Profile<R> {
     /// Errors of the source.
     pub fn samples(&mut self) -> Result<Samples<'_>> {
         let (replay, contents) = self.replay()?;
-        Ok(Samples::new(replay, contents))
+        Ok(Samples::new(replay, &contents.tables))
     }
 
     /// The samples in time order in a reorder buffer, for who cuts them, and the rest of the contents.

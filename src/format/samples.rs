@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::format::open::Contents;
 use crate::format::replay::Replay;
 use crate::model::{Cut, Tables, ThreadKey};
 
@@ -18,7 +17,7 @@ const BLOCK: usize = 64 * 1024;
 /// [`Profile::samples`]: crate::format::Profile::samples
 pub struct Samples<'a> {
     replay: Replay<'a>,
-    contents: &'a Contents,
+    tables: &'a Tables,
     rows: Vec<Row>,
     /// The next row to deliver.
     at: usize,
@@ -51,10 +50,10 @@ pub struct StackSamples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    pub(crate) fn new(replay: Replay<'a>, contents: &'a Contents) -> Self {
+    pub(crate) fn new(replay: Replay<'a>, tables: &'a Tables) -> Self {
         Samples {
             replay,
-            contents,
+            tables,
             rows: Vec::new(),
             at: 0,
             stacks: Vec::new(),
@@ -67,7 +66,7 @@ impl<'a> Samples<'a> {
     ///
     /// # Errors
     ///
-    /// Errors of the source. Damaged samples are no error: [`Contents::faults`] has them from the start, and what is
+    /// Errors of the source. Damaged samples are no error: [`Contents::faults`](crate::format::Contents::faults) has them from the start, and what is
     /// before them is delivered.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<StackSamples<'_>>> {
@@ -81,7 +80,7 @@ impl<'a> Samples<'a> {
             stack: &self.stacks[stack.clone()],
             times_us: &self.times[samples.clone()],
             status: &self.status[samples.clone()],
-            tables: &self.contents.tables,
+            tables: self.tables,
         }))
     }
 
