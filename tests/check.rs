@@ -563,3 +563,34 @@ fn the_command_tells_findings_on_standard_output_and_by_its_status() {
     let nothing = run(&["check", "no/such/file"], b"");
     assert_eq!((Some(nothing.code), nothing.stdout.as_slice()), (Some(1), &b""[..]));
 }
+
+#[test]
+fn heartbeats_never_go_back() {
+    let twice = arranged(&[1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
+        .replace("\"messages\":15", "\"messages\":16");
+    finds(&twice, &[]);
+    for (key, first) in
+        [("samples", "13"), ("batches", "2"), ("dropped_messages", "1"), ("ts_usec", "7205131146")]
+    {
+        let mut lines: Vec<String> = twice.split_inclusive('\n').map(str::to_string).collect();
+        let at = lines[5].find(&format!("\"{key}\":")).expect("a key") + key.len() + 3;
+        let end = at + lines[5][at..].find([',', '}']).expect("an end of the number");
+        let second = lines[5][at..end].to_string();
+        lines[5].replace_range(at..end, first);
+        let mut expected = vec![format!("line 7: {key} goes back from {first} to {second}")];
+        if key == "batches" {
+            expected.insert(0, "line 6: 2 batches where 1 were sent".to_string());
+        }
+        assert_eq!(findings(lines.concat().as_bytes()), expected, "{key}");
+    }
+}
+
+#[test]
+fn a_whole_run_has_no_fatal_error_and_no_torn_input() {
+    let fatal = edited(15, "\"complete\":false", "\"complete\":true");
+    finds(fatal, &["line 15: complete is true after a fatal error"]);
+    let torn = edited(15, "\"complete\":false", "\"complete\":true")
+        .replace("\"fatal\":true", "\"fatal\":false")
+        .replace("\"corrupt\"", "\"truncated\"");
+    finds(torn, &["line 15: complete is true after a torn input"]);
+}
