@@ -488,7 +488,7 @@ fn try_each_line(stream: &[u8], mut each: impl FnMut(u64, &mut [u8]) -> Result<(
 /// Frames become lines, and lines frames. What has gone through both once stays as it is.
 pub fn msgpack(input: &[u8]) {
     let mut lines = Vec::new();
-    // An error comes behind the lines that were whole.
+    // An error comes after the lines that were whole.
     let _ = FromMsgpack::new(input).read_to_end(&mut lines);
     there_and_back(&lines);
     there_and_back(input);

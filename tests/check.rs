@@ -69,7 +69,7 @@ fn the_shape_of_a_line() {
             4,
             "\"batch\":0,\"start_usec\":7204131127",
             "\"start_usec\":7204131127,\"batch\":0",
-            "key \"batch\" stands behind \"start_usec\"",
+            "key \"batch\" stands after \"start_usec\"",
         ),
         (4, "\"status\":[37", "\"status\":[37],\"status\":[37", "key \"status\" stands twice"),
         (
@@ -106,7 +106,7 @@ fn the_shape_of_a_line() {
         (12, "1.5", "1.50000000000000005", "1.50000000000000005 is 1.5, which takes fewer digits"),
         (12, "1.5", "1e999", "1e999 is beyond the numbers of 64 bits"),
         (13, "frame index", "\\ud800 index", "half a surrogate pair in a string"),
-        (13, "}\n", "}}\n", "no JSON: text behind the object"),
+        (13, "}\n", "}}\n", "no JSON: text after the object"),
         (13, "true}", "tru}", "no JSON: no value where one has to be"),
     ] {
         let findings = findings(edited(line, from, to).as_bytes());
@@ -157,7 +157,7 @@ fn versions_and_names() {
     finds(edited(15, "\"samples_empty\":1,", ""), &[&format!("line 15: {untimed}")]);
     finds(
         edited(1, "\"start_usec\":7204131127,", ""),
-        &["line 1: start_usec is missing beside duration_usec"],
+        &["line 1: start_usec is missing next to duration_usec"],
     );
 }
 
@@ -165,11 +165,11 @@ fn versions_and_names() {
 fn numbers_of_messages() {
     finds(
         edited(9, "\"seq\":8", "\"seq\":7"),
-        &["line 9: message 7 comes again, behind message 7", "line 10: message 8 is missing before this one"],
+        &["line 9: message 7 comes again, after message 7", "line 10: message 8 is missing before this one"],
     );
     let mut lines: Vec<&str> = EXAMPLE.split_inclusive('\n').collect();
     lines.swap(4, 5);
-    finds(lines.concat(), &["line 6: message 4 comes late, behind message 5"]);
+    finds(lines.concat(), &["line 6: message 4 comes late, after message 5"]);
     lines.swap(4, 5);
     lines.remove(4);
     finds(lines.concat(), &["line 5: message 4 is missing before this one"]);
@@ -182,7 +182,7 @@ fn numbers_of_messages() {
     finds(told, &[]);
     finds(
         format!("{EXAMPLE}{}", lines[0]),
-        &["line 16: a message behind the end of its run 'Qm3vT0kZx9JrWc7uHs1-aA'"],
+        &["line 16: a message after the end of its run 'Qm3vT0kZx9JrWc7uHs1-aA'"],
     );
 }
 
@@ -201,11 +201,11 @@ fn runs_may_be_mixed() {
 fn the_order_of_a_batch() {
     finds(
         arranged(&[1, 3, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
-        &["line 3: str_def behind frame_def in one batch"],
+        &["line 3: str_def after frame_def in one batch"],
     );
     finds(
         arranged(&[1, 2, 3, 4, 6, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
-        &["line 6: a message of batch 0 behind heartbeat, which stands between batches"],
+        &["line 6: a message of batch 0 after heartbeat, which stands between batches"],
     );
     finds(
         arranged(&[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
@@ -217,7 +217,7 @@ fn the_order_of_a_batch() {
     finds(
         edited(14, "\"reason\"", "\"batch\":1,\"reason\""),
         &[
-            "line 14: a message of batch 1 behind error, which stands between batches",
+            "line 14: a message of batch 1 after error, which stands between batches",
             "line 7: messages is 5, but 6 of the batch follow",
         ],
     );
@@ -420,7 +420,7 @@ fn samples_come_in_time_order() {
     finds(
         stream(raw(1, [0, 30], [0, none]), raw(2, [none, none], [29, none])),
         &[
-            "line 3: out of time order: a sample of thread 2 at 129 comes behind one at 130 in an earlier message",
+            "line 3: out of time order: a sample of thread 2 at 129 comes after one at 130 in an earlier message",
         ],
     );
 }
@@ -504,7 +504,7 @@ fn the_end() {
     }
     finds(
         arranged(&[1, 2, 3, 4, 5, 6, 13, 7, 8, 9, 10, 11, 12, 14, 15]),
-        &["line 11: samples behind a fatal error"],
+        &["line 11: samples after a fatal error"],
     );
     let no_end: String = EXAMPLE.split_inclusive('\n').take(9).collect();
     finds(

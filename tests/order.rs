@@ -1,5 +1,5 @@
 //! Samples through the binary format and back, whatever their order: made-up recordings, among them
-//! ones whose records stand far behind their time.
+//! ones whose records are far from their time.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;

@@ -106,7 +106,7 @@ fn commas_and_record_separators_around_messages_are_overlooked_and_told_by_every
     assert_eq!((expected.code, expected.stderr.as_str()), (0, ""));
     let whole = file_of(plain.as_bytes());
     for (odd, said, fault) in [
-        (array, "lines have a comma behind their object", "a comma behind the message"),
+        (array, "lines have a comma after their object", "a comma after the message"),
         (sequence, "lines begin with a record separator", "a record separator before the message"),
     ] {
         let ran = to_bin(odd.as_bytes());
@@ -125,7 +125,7 @@ fn commas_and_record_separators_around_messages_are_overlooked_and_told_by_every
     for command in ["upgrade", "from-bin"] {
         let ran = run(&[command], cpython.as_bytes());
         assert_eq!(ran.code, 0, "{command}: {}", ran.stderr);
-        assert!(ran.stderr.contains("lines have a comma behind their object"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("lines have a comma after their object"), "{}", ran.stderr);
     }
 }
 
@@ -140,7 +140,7 @@ fn what_is_wrong_with_a_line_is_said_in_words_about_lines() {
     for (stream, said, hint) in [
         (plain.replace('\n', "\r"), "lines that end in a carriage return alone", "hint: tr"),
         (pretty, "an object that goes over several lines", "hint: a message is one line"),
-        (plain.replacen("}\n{", "}{", 1), "text behind the object (column", ""),
+        (plain.replacen("}\n{", "}{", 1), "text after the object (column", ""),
         (cut.to_string(), "the line ends within it", ""),
         (plain.replacen("\"batch\":0", "\"batch\":x", 1), "expected value (column", ""),
     ] {
@@ -227,7 +227,7 @@ fn a_profile_of_version_1_has_no_place_for_labels_and_a_date_and_that_is_said() 
 fn check_tells_the_first_faults_and_counts_the_rest() {
     let ran = run(&["check"], format!("{{}}\n{}", "\n".repeat(3000)).as_bytes());
     assert_eq!((ran.code, ran.stdout.iter().filter(|byte| **byte == b'\n').count()), (1, 1000));
-    assert!(ran.stderr.contains(" faults in 1 message, of which the first 1000 are told"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" faults in 1 message, of which the first 1000 are shown"), "{}", ran.stderr);
 }
 
 #[test]

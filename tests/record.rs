@@ -172,7 +172,7 @@ fn what_cannot_begin_leaves_what_was_there_and_says_what_to_do() {
     let cases = [
         ("begin denied:ptrace", 1, "hint: the profiler reads the memory"),
         ("refused:no-such-script quit:2", 2, "no-such-script"),
-        ("quit:2", 2, "refuses what stands behind --"),
+        ("quit:2", 2, "refuses what follows --"),
         ("quit:1", 1, "ended before its first batch"),
         ("begin noise", 1, "something else than its packets"),
     ];

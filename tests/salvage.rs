@@ -219,7 +219,7 @@ fn samples_behind_a_broken_record_are_counted_as_lost() {
     let missing = declared - saved.samples;
     let told = format!("{missing} of the samples that the header declares are lost");
     assert!(saved.losses.contains(&told), "{:?}", saved.losses);
-    assert!(saved.losses.iter().any(|loss| loss.starts_with("the records break off behind")));
+    assert!(saved.losses.iter().any(|loss| loss.starts_with("the records break off after")));
 }
 
 #[test]

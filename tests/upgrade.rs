@@ -212,7 +212,7 @@ fn check_finds_what_is_wrong() {
     finds(&wrong, &["line 5: self adds up to 6, but samples_total is 7"]);
     let twice = whole.replace("\"value\":\"a.py\"}", "\"value\":\"a.py\"},{\"str_id\":1,\"value\":\"b.py\"}");
     finds(&twice, &["line 2: string 1 is defined again with another value"]);
-    finds(&format!("{whole}{}\n", lines[3]), &["line 6: a message behind the end of its run"]);
+    finds(&format!("{whole}{}\n", lines[3]), &["line 6: a message after the end of its run"]);
 }
 
 /// What `from-bin` gets is named, or taken for what it is.

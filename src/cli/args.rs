@@ -28,7 +28,7 @@ Examples:
 Exit status: 0 all of it was done; 1 failed, nothing usable was written; 2 usage; 3 something \
 was lost or damaged, and what could be kept was written.")]
 pub(crate) struct Args {
-    /// No warnings; errors are still told
+    /// No warnings; errors are still shown
     #[arg(short, long, global = true)]
     pub quiet: bool,
 
@@ -145,7 +145,7 @@ pub(crate) struct FromBin {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Readers")]
 pub(crate) struct Live {
-    /// What happens when a reader is slow: its oldest messages are dropped, and it is told, or the
+    /// What happens when a reader is slow: its oldest messages are dropped, which it is told, or the
     /// stream waits for it [default: oldest for sockets of --follow and record, block for all else]
     #[arg(long, value_name = "POLICY")]
     pub drop_policy: Option<DropPolicy>,
@@ -358,7 +358,7 @@ Examples:
   tachyon-jsonl check prof.jsonl
   tachyon-jsonl from-bin prof.bin | tachyon-jsonl check
 
-Exit status: 0 well-formed; 1 with faults, which are told on standard output, a line each.")]
+Exit status: 0 well-formed; 1 with faults, one a line on standard output.")]
 pub(crate) struct Check {
     /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
     pub input: Option<PathBuf>,
@@ -454,7 +454,7 @@ Examples:
   tachyon-jsonl recover killed.bin | tachyon-jsonl from-bin
 
 A profile in chunks: every whole chunk is copied. Another: the whole records, with the names as far \
-as they were written. Standard error tells what is lost.
+as they were written. Standard error says what is lost.
 
 Exit status: 0 nothing was lost; 1 there is nothing to save; 3 something was lost.")]
 pub(crate) struct Recover {

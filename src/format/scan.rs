@@ -393,7 +393,7 @@ impl Scanner {
         resolved: StackChange,
     ) -> Result<()> {
         if change.keeps_innermost(self.threads[index].depth).is_some() {
-            let fault = "the record stands far behind its time and adds no frame, which no writer makes";
+            let fault = "the record is far from its time and adds no frame, which no writer makes";
             return Err(reader.fault(at, fault));
         }
         self.copy.clear();
@@ -529,7 +529,7 @@ impl Scanner {
     ) -> Result<()> {
         let late = &mut self.late;
         if late.records.len() == LATE_RECORDS {
-            let detail = format!("more than {LATE_RECORDS} records stand far behind their time");
+            let detail = format!("more than {LATE_RECORDS} records are far from their time");
             return Err(Error::new(ErrorKind::Limit, detail));
         }
         let spool = late.spool.get_or_insert_with(|| SpooledTempFile::new(SPOOL_MEMORY));

@@ -198,7 +198,7 @@ impl Checker {
         });
         let open = match run {
             Followed::Open(open) => open,
-            Followed::Ended => return report.say(format!("a message behind the end of its run '{run_id}'")),
+            Followed::Ended => return report.say(format!("a message after the end of its run '{run_id}'")),
             Followed::GivenUp => return,
         };
         let before = open.kept();
@@ -295,7 +295,7 @@ fn framed<'a>(
         line = &mut line[..end];
     }
     if line.ends_with(b"},") {
-        report.say("a comma behind the message");
+        report.say("a comma after the message");
         let end = line.len() - 1;
         line = &mut line[..end];
     }

@@ -162,7 +162,7 @@ impl Tolerated {
             notes.push(format!("{} lines begin with a record separator", self.separators));
         }
         if self.commas > 0 {
-            notes.push(format!("{} lines have a comma behind their object", self.commas));
+            notes.push(format!("{} lines have a comma after their object", self.commas));
         }
         if self.blank > 0 {
             notes.push(format!("{} blank lines were passed over", self.blank));

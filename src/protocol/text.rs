@@ -72,7 +72,7 @@ fn in_words(line: &[u8], fault: &serde_json::Error, has_column: bool) -> Error {
     let mut hint = None;
     if what == "trailing characters" {
         let rest = fault.column().checked_sub(1).and_then(|at| line.get(at..)).unwrap_or_default();
-        what = "text behind the object".to_string();
+        what = "text after the object".to_string();
         if line.contains(&b'\r') && rest.starts_with(b"{") {
             what = "lines that end in a carriage return alone".to_string();
             hint = Some("tr '\\r' '\\n' mends them");

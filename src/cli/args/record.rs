@@ -18,7 +18,7 @@ Examples:
   tachyon-jsonl record -o prof.bin -o tcp-listen:4000 -o ws-listen:4001 -- attach -a 4711
   tachyon-jsonl record --ring 30s -o 'last-{}.bin' --control unix:/run/app.sock -- attach -a 4711
 
-What stands behind -- goes to CPython's profiler (python3.15 -m profiling.sampling), but for its \
+What follows -- goes to CPython's profiler (python3.15 -m profiling.sampling), but for its \
 formats and its -o. The program keeps its input, its output and its errors; only where the stream goes to \
 standard output does the program's output go to standard error. SIGINT, SIGTERM and SIGHUP end the \
 recording: the last batch, losses and the end are written, and a program that was started with run is \
@@ -29,7 +29,7 @@ program. With --subprocesses every process is a run of its own: ID-PID, and in \
 profiles NAME_PID.bin. The labels of a run are pid, host and command, which is the program and its script \
 without their arguments; --label replaces them.
 
-Exit status: 0 all of it was recorded, however the program ended (standard error tells of another status \
+Exit status: 0 all of it was recorded, however the program ended (standard error says so of another status \
 than 0); 1 nothing was recorded; 2 usage; 3 something was lost.")]
 pub(crate) struct Record {
     /// Where to write: a name that ends in .bin is a profile in chunks, all else a stream (a path, '-', or

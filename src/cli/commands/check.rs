@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
         return Err(named(no_stream(other)));
     }
     let more = if faults > told.told {
-        format!(", of which the first {} are told", told.told)
+        format!(", of which the first {} are shown", told.told)
     } else {
         String::new()
     };

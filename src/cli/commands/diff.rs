@@ -109,7 +109,7 @@ fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)
     let sequence = Sequence::open(&mut source)?.threads(threads(None));
     let mut sequence = sequence.counting(Some(counts.counting()));
     if sequence.files_left() > 1 {
-        return Err(Error::profile("several profiles one behind the other; a run is compared with a run"));
+        return Err(Error::profile("several profiles one after the other; a run is compared with a run"));
     }
     let mut first_lost = None;
     let mut parts = 0;

@@ -245,7 +245,7 @@ impl<'a> Runs<'a> {
         let contents = profile.contents();
         if let Some((_, index)) = chunk {
             if open.last.is_some_and(|last| index < last) {
-                self.messages.warning(name, &format!("chunk {index} comes behind later ones"));
+                self.messages.warning(name, &format!("chunk {index} comes after later ones"));
             }
             open.last = open.last.max(Some(index));
             open.seen.insert(index, checksum);

@@ -88,7 +88,7 @@ impl RunSummary {
         let facts = &self.facts;
         sheet.row("batches", self.batches.unwrap_or(0).to_string());
         let types = facts.stream_types.as_ref().map(|types| types.join(","));
-        sheet.row("stream types", types.unwrap_or_else(|| "not told".to_string()));
+        sheet.row("stream types", types.unwrap_or_else(|| "unknown".to_string()));
         sheet.known(
             "ids",
             facts.id_scope.map(|scope| match scope {
@@ -135,7 +135,7 @@ impl RunSummary {
                     None => format!("{samples_total} with a frame"),
                 }
             });
-        sheet.known("samples, told by the end", end);
+        sheet.known("samples, by the end message", end);
     }
 
     fn loss_rows(&self, sheet: &mut Sheet) {

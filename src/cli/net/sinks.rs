@@ -203,7 +203,7 @@ impl Sinks {
         let Some(opening) = &mut self.opening else {
             state.subscribers.retain(|subscriber| !subscriber.is_done());
             let subscribers = state.subscribers.clone();
-            // One who comes from here on comes behind these messages, and nobody waits for it.
+            // One who comes from here on comes after these messages, and nobody waits for it.
             drop(state);
             subscribers.iter().for_each(|subscriber| self.hub.push(subscriber, &items));
             return Ok(());

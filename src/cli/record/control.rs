@@ -59,7 +59,7 @@ fn quoted(text: &str) -> Result<(String, Duration), String> {
         "" => Duration::ZERO,
         rest => match rest.strip_prefix(" after ") {
             Some(after) => parse_duration(after)?,
-            None => return Err(format!("'{rest}' behind the path, where ' after 5s' may stand")),
+            None => return Err(format!("'{rest}' after the path, where ' after 5s' may stand")),
         },
     };
     Ok((path, after))

@@ -135,7 +135,7 @@ fn check_binary(args: &Args) -> Result<()> {
     } else if args.ring.is_some() {
         "a ring is in chunks anyway: --format binary is for streams"
     } else if args.profiler.iter().any(|arg| arg == "--subprocesses") {
-        "chunks of several processes in one stream would be told apart by nobody: name files, or leave out --format binary"
+        "chunks of several processes in one stream could not be told apart by anybody: name files, or leave out --format binary"
     } else {
         return Ok(());
     };
@@ -148,7 +148,7 @@ fn profiler_args(args: &[OsString]) -> Result<Vec<OsString>> {
     match first {
         "run" | "attach" => Ok(args.to_vec()),
         "-m" => Ok([OsString::from("run")].into_iter().chain(args.iter().cloned()).collect()),
-        _ => Err(Error::usage(format!("'{first}' behind --, where run, attach or -m should stand"))
+        _ => Err(Error::usage(format!("'{first}' after --, where run, attach or -m should stand"))
             .hint("tachyon-jsonl record -- run script.py, or -- run -m module, or -- attach PID")),
     }
 }

@@ -511,7 +511,7 @@ impl<'a> Recording<'a> {
 /// Why a recording in which there is nothing has nothing.
 fn nothing(status: ExitStatus) -> Error {
     match status.code() {
-        Some(2) => Error::usage("CPython's profiler refuses what stands behind --"),
+        Some(2) => Error::usage("CPython's profiler refuses what follows --"),
         Some(130) => interrupted(),
         None if status.signal() == Some(2) => interrupted(),
         _ => {
@@ -567,7 +567,7 @@ mod tests {
         for interrupted in [130 << 8, 2] {
             assert!(kind(interrupted).contains("interrupted before the first batch"), "{interrupted}");
         }
-        assert!(kind(2 << 8).contains("refuses what stands behind --"));
+        assert!(kind(2 << 8).contains("refuses what follows --"));
         for other in [0, 1 << 8, 9] {
             assert!(kind(other).contains("the profiler ended before its first batch"), "{other}");
         }

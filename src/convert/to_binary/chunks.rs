@@ -111,7 +111,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             cut_stacks += open.merge.cut_stacks();
         }
         let ended = reader.finish(cut_stacks, samples)?;
-        // A chunk is closed by what comes behind it, so one is open unless there was no sample.
+        // A chunk is closed by what comes after it, so one is open unless there was no sample.
         let open = match open {
             Some(open) => open,
             None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,

@@ -152,7 +152,7 @@ impl RunStream {
             self.at_end.push((error, Some(loss(LossReason::Truncated, amount))));
             return Ok(());
         }
-        // What comes behind it is sound.
+        // What comes after it is sound.
         error.fatal = false;
         self.tell(Some(error), Some(loss(LossReason::Corrupt, amount)), sink)
     }

@@ -101,7 +101,7 @@ fn look(start: &[u8]) -> Error {
     } else if text && matches!(start.trim_ascii_start().first(), Some(b'{' | b'[')) {
         Error::profile("JSON, not a profile").hint("a stream is read by to-bin, inspect, check and diff")
     } else if is(BOM) && ByteOrder::of_magic(&start[3..]).is_some() {
-        Error::profile("a profile behind a byte order mark: something took it for text").hint(ORIGINAL)
+        Error::profile("a profile after a byte order mark: something took it for text").hint(ORIGINAL)
     } else if text {
         Error::profile("a text file, not a profile").hint("record with --binary")
     } else {

@@ -130,9 +130,9 @@ fn check_count(what: &str, count: u32, least: u64, room: u64, at: u64) -> Result
     }
     if u64::from(count) > most {
         let fault = format!("no valid footer: it declares {count} {what}s where at most {most} fit");
-        return Err(Error::profile(fault).at(Position::Byte(at)).hint(
-            "the file is truncated, or something stands behind its end; recover may save its samples",
-        ));
+        return Err(Error::profile(fault)
+            .at(Position::Byte(at))
+            .hint("the file is truncated, or something stands after its end; recover may save its samples"));
     }
     Ok(())
 }

@@ -520,7 +520,7 @@ fn losses(head: &Head, walk: &Walk, lost_frames: u32, has_tables: bool, has_stat
         losses.push(Error::profile(format!("{missing} of the samples that the header declares are lost")));
     }
     if let Some(fault) = &walk.fault {
-        let detail = format!("the records break off behind {} samples: {}", walk.samples, fault.detail());
+        let detail = format!("the records break off after {} samples: {}", walk.samples, fault.detail());
         let error = Error::profile(detail);
         losses.push(match fault.position() {
             Some(position) => error.at(position),

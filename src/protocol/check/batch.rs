@@ -71,12 +71,12 @@ impl Batch {
             report.say(format!("a message of batch {index} within batch {}", self.meta.batch));
         }
         if let Some(between) = self.between.take() {
-            report.say(format!("a message of batch {index} behind {between}, which stands between batches"));
+            report.say(format!("a message of batch {index} after {between}, which stands between batches"));
         }
         // The types are declared in the order that they have in a batch.
         let Some(kind) = message.kind() else { return };
         if kind < self.last {
-            report.say(format!("{} behind {} in one batch", kind.name(), self.last.name()));
+            report.say(format!("{} after {} in one batch", kind.name(), self.last.name()));
         } else {
             self.last = kind;
         }

@@ -162,7 +162,7 @@ impl Threads {
             && !self.unknown_order
         {
             report.say(format!(
-                "out of time order: a sample of thread {thread} at {} comes behind one at {} in an earlier message",
+                "out of time order: a sample of thread {thread} at {} comes after one at {} in an earlier message",
                 place.key, before.key
             ));
         }

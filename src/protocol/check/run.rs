@@ -150,9 +150,9 @@ impl RunChecker {
                     if self.gaps[gap].first == self.gaps[gap].last {
                         self.gaps.remove(gap);
                     }
-                    report.say(format!("message {seq} comes late, behind message {last}"));
+                    report.say(format!("message {seq} comes late, after message {last}"));
                 }
-                None => report.say(format!("message {seq} comes again, behind message {last}")),
+                None => report.say(format!("message {seq} comes again, after message {last}")),
             }
             return false;
         }
@@ -359,7 +359,7 @@ impl RunChecker {
     fn raw(&mut self, columns: &RawColumns, enters: bool, room: &mut Room, report: &mut Report<'_>) {
         check_tree(columns, room, report);
         if self.fatal {
-            report.say("samples behind a fatal error");
+            report.say("samples after a fatal error");
         }
         if enters {
             self.definitions.use_frames(&columns.stack_frame_id, report.line);
@@ -559,7 +559,7 @@ fn has_times(meta: &Meta, report: &mut Report<'_>) -> bool {
     let there = keys.iter().find(|(_, is_there)| *is_there);
     if let Some((there, _)) = there {
         for (key, _) in keys.iter().filter(|(_, is_there)| !is_there) {
-            report.say(format!("{key} is missing beside {there}"));
+            report.say(format!("{key} is missing next to {there}"));
         }
     }
     there.is_some()

@@ -50,7 +50,7 @@ pub(crate) fn scan(line: &[u8]) -> Result<Shape, Broken> {
     }
     scan.object(members, 1)?;
     if scan.token().is_some() {
-        return Err(scan.broken("text behind the object"));
+        return Err(scan.broken("text after the object"));
     }
     if let Some(at) = scan.blank {
         scan.fault(at, "blanks outside of strings");
@@ -176,7 +176,7 @@ impl<'a> Scanner<'a> {
                     (Some(place), Some(before)) if place >= before => highest = Some(place),
                     (Some(_), Some(before)) if envelope_in_order && !twice => {
                         let before = keys[before].name;
-                        self.fault(at, format_args!("key {key:?} stands behind {before:?}"));
+                        self.fault(at, format_args!("key {key:?} stands after {before:?}"));
                     }
                     (Some(_), None) => highest = place,
                     _ => {}
@@ -185,7 +185,7 @@ impl<'a> Scanner<'a> {
                     self.fault(at, format_args!("key {key:?} is no id"));
                 }
                 if self.token() != Some(b':') {
-                    return Err(self.broken("no ':' behind a key"));
+                    return Err(self.broken("no ':' after a key"));
                 }
                 self.pos += 1;
                 let inside = place.map_or(members.others, |place| keys[place].inside);
@@ -198,7 +198,7 @@ impl<'a> Scanner<'a> {
                 match self.token() {
                     Some(b',') => self.pos += 1,
                     Some(b'}') => break self.pos += 1,
-                    _ => return Err(self.broken("neither ',' nor '}' behind a value")),
+                    _ => return Err(self.broken("neither ',' nor '}' after a value")),
                 }
             }
         }
@@ -284,7 +284,7 @@ impl<'a> Scanner<'a> {
             match self.token() {
                 Some(b',') => self.pos += 1,
                 Some(b']') => break self.pos += 1,
-                _ => return Err(self.broken("neither ',' nor ']' behind an element")),
+                _ => return Err(self.broken("neither ',' nor ']' after an element")),
             }
         }
         Ok(Value::Array { nulls_alone, empty: false })

@@ -26,7 +26,7 @@ impl CpythonRules {
     /// Takes the next message, and says what is wrong with it.
     pub fn message(&mut self, message: &CpythonMessage, say: &mut impl FnMut(String)) {
         if self.ended {
-            return say("a message behind the end of its run".to_string());
+            return say("a message after the end of its run".to_string());
         }
         if !self.has_meta && !matches!(message, CpythonMessage::Meta { .. }) {
             say("a message before the meta of its run".to_string());
