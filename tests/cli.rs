@@ -167,6 +167,18 @@ fn help_has_examples_and_version_and_completions_print() {
         assert!(String::from_utf8_lossy(&ran.stdout).contains("Examples:"), "{command}");
     }
     assert!(String::from_utf8_lossy(&run(&["--version"], b"").stdout).contains(env!("CARGO_PKG_VERSION")));
+    // Help is wrapped at words, but for the examples, which are lines to be copied.
+    for columns in [60, 80] {
+        let mut help = Command::new(PROGRAM);
+        let ran =
+            help.args(["from-bin", "--help"]).env("COLUMNS", columns.to_string()).output().expect("it runs");
+        let text = String::from_utf8(ran.stdout).expect("UTF-8");
+        let before_examples = text.split("Examples:").next().expect("options");
+        // Titles stay on one line.
+        let options = before_examples.lines().filter(|line| line.starts_with(' '));
+        let longest = options.map(str::len).max().expect("lines");
+        assert!(longest <= columns && longest > columns - 15, "{columns}: {longest}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let ran = run(&["completions", shell], b"");
         assert!(ran.code == 0 && String::from_utf8_lossy(&ran.stdout).contains("from-bin"), "{shell}");

@@ -623,7 +623,8 @@ fn following_ends_in_time_whatever_its_readers_do() {
         program.signal("-TERM");
         let (code, _, said) = program.end();
         assert!(code.is_some(), "{said}");
-        assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+        // Five seconds, and what a busy machine needs to notice.
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
         drop(stalled);
     }
     // And when it waits for a reader that never comes.

@@ -440,6 +440,25 @@ mod mounts {
         each(a_mounted_file_is_written_over);
         each(a_folder_that_cannot_be_written_to);
         each(a_full_disk);
+        a_ring_that_has_no_room();
+    }
+
+    /// It is refused at once, before anything is sampled, and nothing is left of it.
+    fn a_ring_that_has_no_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        mount(&["-t", "tmpfs", "-o", "size=1m", "tmpfs", text(folder.path())]);
+        let ring = folder.path().join("app.ring");
+        let mut recorder = common::recorder::command(
+            &["--ring", "30s,64MiB", "--ring-file", text(&ring)],
+            "begin part:0 wait",
+        );
+        let ended = recorder.stdout(Stdio::null()).stderr(Stdio::piped()).output().expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        assert!(said.contains("app.ring") && said.contains("No space left on device"), "{said}");
+        let room = fs::metadata(&ring).map_or(0, |found| found.len());
+        assert!(room < 1 << 20, "{room}");
+        Command::new("umount").arg(folder.path()).status().expect("umount runs");
     }
 
     fn a_mounted_file_is_written_over(writer: Writer, folder: &Path, path: &Path) {
@@ -501,6 +520,25 @@ mod mounts {
             Writer::Follow | Writer::RecordStream => !common::messages(bytes).is_empty(),
             _ => false,
         }
+    }
+}
+
+/// On a terminal, by whatever name.
+#[test]
+fn a_terminal_gets_all() {
+    let inputs = common::writers::inputs();
+    for target in ["-", "/dev/stdout", "/dev/tty"] {
+        let line = format!("{PROGRAM} from-bin {} --stream-types end -o {target}", text(&inputs.profile));
+        let ran = Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output();
+        let Ok(ran) = ran else {
+            return common::not_installed("script");
+        };
+        let shown = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success(), "{target}: {shown}");
+        assert!(
+            shown.contains("\"type\":\"end\"") && shown.contains("\"complete\":true"),
+            "{target}: {shown}"
+        );
     }
 }
 
