@@ -21,7 +21,7 @@ const PAIRS: u64 = 5;
 struct Setting {
     /// Samples of the profiles in place of their own number, but for the table about memory.
     samples: Option<u64>,
-    /// Runs of each case, each beside one of what it is compared with.
+    /// Runs of each case, each next to one of what it is compared with.
     pairs: u64,
     /// Where profiles and streams are.
     folder: PathBuf,

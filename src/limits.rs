@@ -14,7 +14,7 @@ pub const LINE_MIN: usize = 8 * 1024;
 pub const LINE_MAX: usize = 16 * 1024 * 1024;
 
 /// Bytes of a line that a reader of streams takes: room for a name of any profile CPython can
-/// write in practice, and small beside the memory of a machine that reads a hostile stream.
+/// write in practice, and small compared with the memory of a machine that reads a hostile stream.
 pub const LINE_READ: usize = 64 * 1024 * 1024;
 
 /// Levels of arrays and maps in a MessagePack frame.
@@ -84,5 +84,5 @@ pub const KEPT: usize = 2 * 1024 * 1024;
 /// As how much a run counts that is followed.
 pub const RUN_KEPT: usize = 64;
 
-/// Faults of a stream that are told one by one.
+/// Faults of a stream that are reported one by one.
 pub const FAULTS: usize = 1000;

@@ -11,7 +11,7 @@ pub(crate) enum Fault {
     Long,
 }
 
-/// Reads a number at `*pos` and moves `pos` behind it. Overlong forms are taken, as CPython takes
+/// Reads a number at `*pos` and moves `pos` after it. Overlong forms are taken, as CPython takes
 /// them, and bits past the 64th fall away.
 #[inline(always)]
 pub(crate) fn read(bytes: &[u8], pos: &mut usize) -> Result<u64, Fault> {

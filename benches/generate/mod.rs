@@ -55,7 +55,7 @@ pub struct Kind {
     gil: f64,
     /// Samples of the profiles that most tables are made with.
     pub samples: u64,
-    /// Samples for CPython's exporters, which are slow: several seconds of work, beside which Python's start is
+    /// Samples for CPython's exporters, which are slow: several seconds of work, compared with which Python's start is
     /// small.
     pub exported: u64,
 }

@@ -1,4 +1,4 @@
-//! What chunks cost, in bytes and in time, beside one profile in one piece.
+//! What chunks cost, in bytes and in time, compared with one profile in one piece.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Peak memory and speed beside the number of samples.
+//! Peak memory and speed by the number of samples.
 
 use crate::generate::{CALM, CHURNY};
 use crate::measure;

@@ -1,4 +1,4 @@
-//! Streams into columns and records, beside simdjson and zstd alone.
+//! Streams into columns and records, compared with simdjson and zstd alone.
 
 use std::fs;
 use std::hint::black_box;
@@ -90,7 +90,7 @@ impl Rounds {
     }
 }
 
-/// The sample region of a plain profile: from behind its header to its strings.
+/// The sample region of a plain profile: from the end of its header to its strings.
 fn region(profile: &[u8]) -> Result<Vec<u8>> {
     let strings_at = profile.get(40..48).ok_or("no profile")?;
     Ok(profile[64..u64::from_le_bytes(strings_at.try_into()?) as usize].to_vec())

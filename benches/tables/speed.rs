@@ -1,4 +1,4 @@
-//! Whole conversions, beside a copy of the same text in memory.
+//! Whole conversions, compared with a copy of the same text in memory.
 
 use std::ffi::OsString;
 use std::fs;

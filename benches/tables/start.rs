@@ -1,4 +1,4 @@
-//! How long the smallest job takes, beside the smallest program.
+//! How long the smallest job takes, compared with the smallest program.
 
 use std::path::Path;
 

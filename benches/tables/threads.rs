@@ -1,4 +1,4 @@
-//! What a sample costs where many threads sit still, beside few.
+//! What a sample costs where many threads sit still, compared with few.
 
 use std::ffi::OsString;
 

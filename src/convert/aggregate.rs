@@ -129,7 +129,7 @@ impl Aggregator {
         u64::try_from(windows.start_of(index + 1)).ok()
     }
 
-    /// Counts the samples of a lane, all of one window by their keys.
+    /// Counts the samples of a queue, all of one window by their keys.
     pub fn count(&mut self, slice: &ThreadSamples<'_>) {
         self.make_stack(slice.index());
         let Aggregator { group, counter, stacks, windows } = self;
@@ -147,7 +147,7 @@ impl Aggregator {
         }
     }
 
-    /// Counts samples of a lane in one table, whatever their times: its stack keeps `keep` frames, and
+    /// Counts samples of a queue in one table, whatever their times: its stack keeps `keep` frames, and
     /// `pushed`, innermost first, come on top.
     pub fn count_run(&mut self, index: usize, keep: usize, pushed: &[u32], samples: u64) {
         self.make_stack(index);

@@ -5,7 +5,7 @@ use crate::error::{Error, Position, Result};
 use crate::protocol::message::{End, IdScope, LossAmount, LossReason, Meta, Stats};
 use crate::protocol::{Decoded, Message, RawColumns, quoted};
 
-/// Losses that are told one by one; more are counted.
+/// Losses that are reported one by one; more are counted.
 const MAX_REPORTED: usize = 20;
 
 /// Follows one run of a stream.
@@ -106,7 +106,7 @@ impl Session {
             return Ok(Step::Ignore);
         }
         let seq = decoded.envelope.seq.unwrap_or(self.next_seq);
-        // Such a loss is told below, with all that it says.
+        // Such a loss is reported below, with all that it says.
         let told_from = match &decoded.message {
             Message::Loss(loss) if loss.stands_for(seq) => loss.first_seq.unwrap_or(seq),
             _ => seq,
@@ -160,7 +160,7 @@ impl Session {
                 if let Some(batch) = body.batch {
                     self.belongs(line, batch);
                 } else if let (true, Some(batch)) = (body.stands_for(seq), &mut self.batch) {
-                    // Its messages and samples may be of later batches, too; these of the open one are told.
+                    // Its messages and samples may be of later batches, too; these of the open one are reported.
                     let LossAmount { lost_messages, lost_samples, .. } = body.amount;
                     batch.messages_left = batch.messages_left.saturating_sub(lost_messages.unwrap_or(0));
                     batch.samples_left = batch.samples_left.saturating_sub(lost_samples.unwrap_or(0));

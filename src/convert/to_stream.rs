@@ -113,7 +113,7 @@ pub struct RunStream {
     /// Of the parts before this one.
     totals: Totals,
     used: UsedFrames,
-    /// Depth of the outermost frame that counts on each lane's stack; the greatest number for none.
+    /// Depth of the outermost frame that counts on each queue's stack; the greatest number for none.
     counted_from: Vec<usize>,
     window_end: Option<u64>,
     batch: Batch,
@@ -123,9 +123,9 @@ pub struct RunStream {
     heartbeats: Heartbeats,
     lost: BTreeMap<String, LossAmount>,
     complete: bool,
-    /// Told behind the first batch.
+    /// Reported after the first batch.
     after_batch: Vec<(Option<ErrorMessage>, Option<Loss>)>,
-    /// Told behind the last batch.
+    /// Reported after the last batch.
     at_end: Vec<(ErrorMessage, Option<Loss>)>,
     order: ChunkOrder,
     gaps: u64,
@@ -294,7 +294,7 @@ impl RunStream {
         self.batch.first_key?.checked_add(self.flush.interval_us()?)
     }
 
-    /// Takes samples off the lanes, the first of which has this key, into the batch.
+    /// Takes samples off the queues, the first of which has this key, into the batch.
     fn deliver(
         &mut self,
         buffer: &mut ReorderBuffer,
@@ -309,7 +309,7 @@ impl RunStream {
         let flush = self.flush.samples.filter(|_| self.has(MessageType::Raw));
         let room = flush.map_or(u64::MAX, |samples| samples.saturating_sub(self.batch.fresh));
         let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
-        // A batch closes behind the instant that fills it, a message before the one that passes its line.
+        // A batch closes after the instant that fills it, a message before the one that passes its line.
         let wanted = match self.wanted() {
             // No small group stays for the end of a batch.
             Wanted { samples, is_group: true, .. } => room.div_ceil(room.div_ceil(samples)),

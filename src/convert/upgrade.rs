@@ -14,7 +14,7 @@ use crate::protocol::{
     decode_cpython, unknown_version,
 };
 
-/// Faults of a run that are told; more are left out.
+/// Faults of a run that are reported; more are left out.
 const MAX_REPORTED: usize = 20;
 
 /// Gathers the runs of a file of CPython's JSON Lines (`v` 0 of 3.15, `v` 1 of the proposal), which hold
@@ -148,7 +148,7 @@ impl Upgrade {
         Ok(())
     }
 
-    /// The run of this id; a `meta` behind its end opens another.
+    /// The run of this id; a `meta` after its end opens another.
     fn run_of(&mut self, id: String, is_meta: bool) -> &mut UpgradedRun {
         let times = match self.by_id.get(&id) {
             Some((run, _)) if !(is_meta && self.runs[*run].has_end) => return &mut self.runs[*run],
@@ -279,7 +279,7 @@ impl UpgradedRun {
     }
 
     /// The counts of the frames, and of all samples: each has one innermost frame. Counts that contradict this,
-    /// which is told as a fault, are made to fit.
+    /// which is reported as a fault, are made to fit.
     fn table(&self) -> (Vec<(u32, Counts)>, u64) {
         let mut total = 0;
         let mut rows = Vec::with_capacity(self.counts.len());

@@ -1,4 +1,4 @@
-//! Who counts windows during the first walk: the walk itself, or a thread beside it that is told of the records
+//! Who counts windows during the first walk: the walk itself, or a thread in parallel with it that gets the records
 //! block by block. The counts are the same.
 
 use crate::counts::windows::{CountedWindows, Period, WindowCounter};
@@ -27,7 +27,7 @@ pub(crate) struct BackgroundCounter {
 #[derive(Default)]
 struct Block {
     records: Vec<Record>,
-    /// The frames of the changes, one behind the other.
+    /// The frames of the changes, one after the other.
     pushed: Vec<u32>,
 }
 

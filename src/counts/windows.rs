@@ -61,7 +61,7 @@ impl Period {
         self.period_us.map_or(0, |period_us| (time_us - self.start_us) / period_us)
     }
 
-    /// Where a window ends; the greatest number where that is behind all times, or where there is one window.
+    /// Where a window ends; the greatest number where that is after all times, or where there is one window.
     pub fn end_us(self, number: u64) -> u64 {
         let end = self.period_us.and_then(|period_us| number.checked_add(1)?.checked_mul(period_us));
         end.and_then(|end| end.checked_add(self.start_us)).unwrap_or(u64::MAX)

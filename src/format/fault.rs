@@ -16,7 +16,7 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultCode {
-    /// A record cannot be read: samples behind it are lost.
+    /// A record cannot be read: samples after it are lost.
     DamagedSamples,
     /// The header declares other numbers of samples or threads than there are.
     CountMismatch,

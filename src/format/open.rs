@@ -48,7 +48,7 @@ pub struct Profile<R> {
 /// How to read a profile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// Threads, the caller's among them: with more than one, packed samples are unpacked beside every walk.
+    /// Threads, the caller's among them: with more than one, packed samples are unpacked in parallel with every walk.
     pub threads: usize,
     /// What to count while the records are checked.
     pub counting: Option<Counting>,
@@ -207,7 +207,7 @@ impl<R: Read + Seek> Profile<R> {
         let start_us = self.contents.header.facts.start_us;
         let tables = Arc::clone(&self.contents.tables);
         let Profile { source, base, contents, digest, threads, .. } = self;
-        // Packed samples have a thread beside the walk already.
+        // Packed samples have a thread next to the walk already.
         let busy = if contents.header.compression == Compression::Zstd { 2 } else { 1 };
         let in_background = contents.header.strings_at >= WORTH_A_THREAD && worker::count(*threads) > busy;
         let windows = counting.map(|counting| {
@@ -445,7 +445,7 @@ fn records<'a>(
     })
 }
 
-/// The version-1 profiles that stand one behind the other in a source of `size` bytes, as (place, size): one,
+/// The version-1 profiles that stand one after the other in a source of `size` bytes, as (place, size): one,
 /// unless files were joined. Each footer's size leads to the start of its profile.
 ///
 /// # Errors

@@ -406,7 +406,7 @@ impl From<Fault> for BodyFault {
     }
 }
 
-/// What stands behind the head of a record that is no REPEAT: time delta, status, change. Its frames go to
+/// What stands after the head of a record that is no REPEAT: time delta, status, change. Its frames go to
 /// `pushed`.
 #[inline(always)]
 fn change(

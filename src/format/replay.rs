@@ -38,7 +38,7 @@ pub struct Replay<'a> {
 struct Open {
     queue: usize,
     left: u32,
-    /// Entries at its front that the lane already has, from the copy set aside.
+    /// Entries at its front that the queue already has, from the copy set aside.
     skip: u32,
     /// Whether the bounds of the walk leave it out.
     is_late: bool,
@@ -138,7 +138,7 @@ impl<'a> Replay<'a> {
             if before.is_none() || self.buffer.count_before(before) >= wanted {
                 return Ok(());
             }
-            // Counting walks all lanes, so a good many samples are loaded between two counts.
+            // Counting walks all queues, so a good many samples are loaded between two counts.
             let target = self.buffer.waiting() + wanted.max(BLOCK as usize);
             // Without late records, as in most profiles, there is nothing to choose from.
             while self.late.head().is_none() && !self.ended && self.buffer.waiting() < target {

@@ -42,7 +42,7 @@ pub struct SampleSummary {
     pub(crate) used_frames: Vec<bool>,
     /// The same in the order in which the records first name them.
     pub(crate) first_used: Vec<u32>,
-    /// Byte of the region behind the last sound record.
+    /// Byte of the region after the last sound record.
     pub(crate) sound_end: u64,
     /// No sample from the beginning of each [`BLOCK`] on has a lower place, but for late records: what is below it
     /// is complete once the block begins.
@@ -103,7 +103,7 @@ impl Horizon {
         place < self.passed
     }
 
-    /// How many samples may be read before [`Horizon::advance`] is told.
+    /// How many samples may be read before [`Horizon::advance`] is called.
     #[inline(always)]
     fn step(&self) -> u32 {
         self.left
@@ -172,7 +172,7 @@ struct ScannedThread {
     written_in: u64,
     /// Whether its stack ever changed.
     has_changed: bool,
-    /// Byte of the region behind its last REPEAT.
+    /// Byte of the region after its last REPEAT.
     repeated_at: u64,
 }
 
@@ -193,7 +193,7 @@ impl Walk {
         self.low = self.low.min(self.last_time);
     }
 
-    /// Takes `samples` whose times rise by `sum` in all, where that can be told; else tells why not: the clock goes
+    /// Takes `samples` whose times rise by `sum` in all, where that can be told; else says why not: the clock goes
     /// back, or has gone back.
     #[inline(always)]
     fn take_rising(&mut self, samples: u32, sum: Option<u64>, first: OrderKey) -> bool {

@@ -1,4 +1,4 @@
-//! A zstd frame, unpacked on a thread of its own beside the one that reads it.
+//! A zstd frame, unpacked on another thread than the one that reads it.
 //!
 //! The reader is the one that has the source: it hands packed blocks over as the thread asks for them, so
 //! neither the source nor its lifetime leaves the reader. A few blocks are under way in each direction.
@@ -16,7 +16,7 @@ const UNPACKED: usize = 256 * 1024;
 /// Packed blocks that are handed over before the first is asked for.
 const AHEAD: usize = 4;
 
-/// The decoder both here and beside.
+/// The decoder, on whichever thread.
 pub(crate) fn decoder<R: BufRead>(packed: R) -> io::Result<zstd::stream::read::Decoder<'static, R>> {
     let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
     decoder.window_log_max(ZSTD_WINDOW_LOG)?;

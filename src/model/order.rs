@@ -15,7 +15,7 @@ pub struct OrderKey {
 }
 
 impl OrderKey {
-    /// Behind every sample.
+    /// After every sample.
     pub const MAX: OrderKey = OrderKey { key: u64::MAX, nth: u64::MAX };
 
     /// Before every sample with this key.

@@ -1,10 +1,10 @@
-//! The reorder buffer: samples that wait to be delivered in time order, one lane a thread.
+//! The reorder buffer: samples that wait to be delivered in time order, one queue a thread.
 //!
-//! A lane holds a thread's samples in recorded order as columns (time, status), and its stacks as
+//! A queue holds a thread's samples in recorded order as columns (time, status), and its stacks as
 //! runs: a change of the stack, then how many samples have the result. Nothing is stored per sample
-//! that a run can say once. Lanes without a waiting sample cost nothing but their state, however many there are.
+//! that a run can say once. Queues without a waiting sample cost nothing but their state, however many there are.
 //!
-//! Samples are delivered in the order of their [`OrderKey`], and within a place in lane order.
+//! Samples are delivered in the order of their [`OrderKey`], and within a place in queue order.
 
 mod queue;
 
@@ -13,13 +13,13 @@ pub use queue::{Appender, StackRun, ThreadQueue, ThreadSamples};
 use crate::model::{OrderKey, StackChange, ThreadKey};
 use queue::Group;
 
-/// All lanes of a profile, in the order in which the profiler lists its threads.
+/// All queues of a profile, in the order in which the profiler lists its threads.
 #[derive(Debug, Default)]
 pub struct ReorderBuffer {
     queues: Vec<ThreadQueue>,
-    /// The lanes that have waiting samples, ascending from each [`ReorderBuffer::cut`] on.
+    /// The queues that have waiting samples, ascending from each [`ReorderBuffer::cut`] on.
     active: Vec<u32>,
-    /// Where the last [`ReorderBuffer::cut`] ends in each of the first active lanes.
+    /// Where the last [`ReorderBuffer::cut`] ends in each of the first active queues.
     ends: Vec<usize>,
     waiting: usize,
 }
@@ -27,70 +27,70 @@ pub struct ReorderBuffer {
 /// Where to cut when an instant passes the wanted number of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Behind the instant.
+    /// After the instant.
     AfterInstant,
     /// Before the instant, unless it is the first: then it is marked alone, a sample a thread.
     BeforeInstant,
 }
 
 impl ReorderBuffer {
-    /// Lanes of more threads give their room back whenever they are empty.
+    /// Queues of more threads give their room back whenever they are empty.
     const FEW: usize = 64;
 
-    /// A lane for each of `threads`, each starting with an empty stack at `start_us`.
+    /// A queue for each of `threads`, each starting with an empty stack at `start_us`.
     pub fn new(threads: impl IntoIterator<Item = ThreadKey>, start_us: u64) -> Self {
         let queues: Vec<ThreadQueue> =
             threads.into_iter().map(|thread| ThreadQueue::new(thread, start_us)).collect();
         ReorderBuffer { queues, ..ReorderBuffer::default() }
     }
 
-    /// Samples that wait, over all lanes.
+    /// Samples that wait, over all queues.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// The least place that the next sample of lane `index` can have.
+    /// The least place that the next sample of queue `index` can have.
     pub fn next_key(&self, index: usize) -> OrderKey {
         self.queues[index].next_key()
     }
 
-    /// The time of the newest sample in lane `index`; at first the start of the run.
+    /// The time of the newest sample in queue `index`; at first the start of the run.
     pub fn last_time(&self, index: usize) -> u64 {
         self.queues[index].last_time
     }
 
-    /// The depth of the newest stack in lane `index`.
+    /// The depth of the newest stack in queue `index`.
     pub fn depth(&self, index: usize) -> u32 {
         self.queues[index].depth
     }
 
-    /// The newest stack of lane `index`, outermost frame first.
+    /// The newest stack of queue `index`, outermost frame first.
     pub fn newest_stack(&self, index: usize) -> Vec<u32> {
         self.queues[index].newest_stack()
     }
 
-    /// Starts a run: the newest stack of lane `index` changes. `pushed` are the frames that come on
+    /// Starts a run: the newest stack of queue `index` changes. `pushed` are the frames that come on
     /// top, innermost first.
     #[inline(always)]
     pub fn change(&mut self, index: usize, change: StackChange, pushed: impl Iterator<Item = u32>) {
         self.queues[index].change(change, pushed);
     }
 
-    /// Adds a sample with the newest stack to lane `index`, `delta` microseconds after the thread's last
+    /// Adds a sample with the newest stack to queue `index`, `delta` microseconds after the thread's last
     /// one, modulo 2^64.
     #[inline(always)]
     pub fn push(&mut self, index: usize, delta: u64, status: u8) {
         self.append(index).push(delta, status);
     }
 
-    /// Starts to add samples with the newest stack to lane `index`.
+    /// Starts to add samples with the newest stack to queue `index`.
     #[inline(always)]
     pub fn append(&mut self, index: usize) -> Appender<'_> {
         self.wake(index);
         Appender::new(&mut self.queues[index], &mut self.waiting)
     }
 
-    /// Adds `samples` with the newest stack to lane `index`, of which `fill` gives time differences, modulo
+    /// Adds `samples` with the newest stack to queue `index`, of which `fill` gives time differences, modulo
     /// 2^64, and status bytes. Where it fails there is nothing added.
     #[inline(always)]
     pub fn extend<E>(
@@ -105,7 +105,7 @@ impl ReorderBuffer {
         Ok(())
     }
 
-    /// A lane is about to get samples.
+    /// A queue is about to get samples.
     #[inline(always)]
     fn wake(&mut self, index: usize) {
         let queue = &mut self.queues[index];
@@ -170,7 +170,7 @@ impl ReorderBuffer {
         total
     }
 
-    /// The lanes that have samples in the last cut, in order.
+    /// The queues that have samples in the last cut, in order.
     pub fn slices(&self) -> impl Iterator<Item = ThreadSamples<'_>> + Clone {
         let marked = self.active.iter().zip(&self.ends);
         marked.filter_map(|(queue, end)| self.queues[*queue as usize].slice(*queue as usize, *end))
@@ -194,7 +194,7 @@ impl ReorderBuffer {
         self.ends.clear();
     }
 
-    /// Takes the last cut's samples off the lanes.
+    /// Takes the last cut's samples off the queues.
     pub fn advance(&mut self) {
         let is_many = self.queues.len() > Self::FEW;
         let ReorderBuffer { queues, active, ends, waiting } = self;

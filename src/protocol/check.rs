@@ -2,7 +2,7 @@
 //!
 //! Strict where readers are mild: what a reader overlooks (a blank line, a carriage return, keys in
 //! another order) is a breach of the wire all the same. What a later version may add (types, keys, reasons,
-//! codes) is none. One cause is told once: where a message is missing or cannot be understood,
+//! codes) is none. One cause is reported once: where a message is missing or cannot be understood,
 //! what follows from that (sums, undefined ids) is not told as well.
 //!
 //! Memory holds a little for each run, id and thread that it follows, up to [`KEPT`] of them, and nothing for
@@ -54,7 +54,7 @@ pub struct Checker {
     cpython: HashMap<String, Followed<CpythonRules>>,
     /// How much the runs keep, in the units of [`KEPT`].
     kept: usize,
-    /// That there is no room for other runs was told.
+    /// That there is no room for other runs was reported.
     is_full: bool,
     /// Lines that may have been messages of any run: they explain as many missing numbers.
     unread: u64,

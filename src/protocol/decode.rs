@@ -183,7 +183,7 @@ fn checked_frames(body: FrameDef) -> Result<FrameDef> {
 
 type Head<'a> = (Cow<'static, str>, Envelope, Option<usize>);
 
-/// Reads the envelope of a line in our own shape; the place behind it comes along.
+/// Reads the envelope of a line in our own shape; the place after it comes along.
 fn canonical_envelope(line: &[u8]) -> Option<Head<'static>> {
     let mut rest = line.strip_prefix(b"{\"type\":\"")?;
     let kind = MessageType::ALL.into_iter().find(|kind| {
@@ -204,7 +204,7 @@ fn canonical_envelope(line: &[u8]) -> Option<Head<'static>> {
     Some((Cow::Borrowed(kind.name()), envelope, Some(line.len() - body.len())))
 }
 
-/// Whether the keys of an envelope in our own shape do not come again behind it. A body in our own shape has no
+/// Whether the keys of an envelope in our own shape do not come again after it. A body in our own shape has no
 /// room for them, so one that is read as such need not be asked.
 fn sole_envelope(line: &[u8], body_at: Option<usize>) -> Result<()> {
     let Some(body) = body_at.and_then(|at| line.get(at..)) else { return Ok(()) };

@@ -104,7 +104,7 @@ impl Envelope<'_> {
     }
 }
 
-/// The body's opening brace becomes the comma behind the envelope.
+/// The body's opening brace becomes the comma after the envelope.
 fn close(out: &mut Vec<u8>, body_at: usize) {
     out[body_at] = BEHIND_ENVELOPE;
     out.push(b'\n');

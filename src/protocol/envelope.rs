@@ -75,7 +75,7 @@ impl<'a> Head<'a> {
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
-    /// Text without escapes, behind this.
+    /// Text without escapes, after this.
     fn text(&mut self, behind: &[u8]) -> Option<&'a str> {
         let rest = self.0.strip_prefix(behind)?;
         let end = memchr::memchr(b'"', rest)?;
@@ -83,7 +83,7 @@ impl<'a> Rest<'a> {
         std::str::from_utf8(&rest[..end]).ok()
     }
 
-    /// Digits, behind this. Nothing is read where there are none.
+    /// Digits, after this. Nothing is read where there are none.
     fn number(&mut self, behind: &[u8]) -> Option<u64> {
         let rest = self.0.strip_prefix(behind)?;
         let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
@@ -132,7 +132,7 @@ fn line(kind: &str, run_id: &str, seq: u64, body: &impl serde::Serialize) -> Vec
     let mut out = Vec::new();
     let body_at = Envelope { type_: kind, run_id, seq }.open(&mut out);
     write_json(&mut out, body);
-    // The body's opening brace becomes the comma behind the envelope.
+    // The body's opening brace becomes the comma after the envelope.
     out[body_at] = b',';
     out.push(b'\n');
     out

@@ -1,7 +1,7 @@
 //! Which `raw` messages are in time order together.
 //!
 //! A message is later than those before it, but where a line would hold so many threads that it has no room for their
-//! samples, a writer cuts some time into messages by threads: a *group*. Its messages stand in one batch, one behind
+//! samples, a writer cuts some time into messages by threads: a *group*. Its messages stand in one batch, one after
 //! the other, count their times from the same `start_usec`, and have no thread in common. A message that has a
 //! thread again, or would make the group too large to be kept, begins another one. So a group is known without a mark, and a
 //! reader that does not care for the order over threads needs to know nothing of it.

@@ -30,7 +30,7 @@ pub struct Tolerated {
     pub carriage_returns: u64,
     /// Lines that began with a record separator, as RFC 7464 and `jq --seq` have it.
     pub separators: u64,
-    /// Lines with a comma behind the object, as the elements of an array have one.
+    /// Lines with a comma after the object, as the elements of an array have one.
     pub commas: u64,
     /// Blank lines.
     pub blank: u64,
@@ -102,7 +102,7 @@ impl<R: BufRead> Lines<R> {
     ///
     /// # Errors
     ///
-    /// Errors of the source, and a line over the limit; the call after that goes on behind that line.
+    /// Errors of the source, and a line over the limit; the call after that goes on after that line.
     pub fn next_line(&mut self) -> Result<Option<Line<'_>>> {
         let terminated = self.fill()?;
         Ok(terminated.map(|terminated| Line { number: self.number, bytes: &mut self.line, terminated }))

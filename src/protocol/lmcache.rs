@@ -264,7 +264,7 @@ impl<R: Read> LmcacheTrace<R> {
         self.line(out, "end", |out| write_json(out, &body));
     }
 
-    /// Whether reading can go on behind the frame that the last error was about.
+    /// Whether reading can go on after the frame that the last error was about.
     pub fn goes_on(&self, error: &Error) -> bool {
         error.kind() == ErrorKind::Stream && self.frames.torn().is_none()
     }

@@ -166,7 +166,7 @@ pub struct FrameDef {
     /// First columns, UTF-8 bytes from 0.
     #[serde(skip_serializing_if = "all_null")]
     pub col: Option<Vec<Option<i32>>>,
-    /// Columns behind the last.
+    /// Columns after the last.
     #[serde(skip_serializing_if = "all_null")]
     pub end_col: Option<Vec<Option<i32>>>,
     /// Bytecode instructions.

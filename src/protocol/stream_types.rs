@@ -55,7 +55,7 @@ impl MessageType {
         MessageType::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// What a reader needs beside the types it asked for.
+    /// What a reader needs besides the types it asked for.
     fn is_implied(self) -> bool {
         use MessageType::{End, Error, FrameDef, Meta, StrDef};
         matches!(self, Meta | StrDef | FrameDef | End | Error)

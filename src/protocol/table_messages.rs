@@ -12,7 +12,7 @@ use crate::protocol::encode::write_json;
 use crate::protocol::json::write_ints;
 use crate::protocol::message::{Agg, FrameDef, StrDef};
 
-/// The columns of a message in the making, with a comma behind each value.
+/// The columns of a message in the making, with a comma after each value.
 struct Columns<const N: usize> {
     /// What they may take together.
     room: usize,

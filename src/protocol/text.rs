@@ -223,7 +223,7 @@ pub(crate) fn with_integers(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The place behind a string's closing quote.
+/// The place after a string's closing quote.
 fn end_of_string(text: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(next) = memchr::memchr2(b'"', b'\\', text.get(at..).unwrap_or_default()) {

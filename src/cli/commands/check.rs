@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
             Ok(None) => break,
             Err(error) => match (error.kind(), error.position()) {
                 (ErrorKind::Limit, Some(Position::Line(number))) => checker.unreadable(number, &mut findings),
-                // What is missing behind it is not the stream's fault.
+                // What is missing after it is not the stream's fault.
                 _ => {
                     told.flush()?;
                     return Err(named(error));

@@ -34,7 +34,7 @@ const LOOK_DEAF: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(30);
 /// How long outputs may take for what is left, once it is asked to end.
 const ENDING: Duration = Duration::from_secs(5);
-/// The least time between two searches behind a chunk that is not whole.
+/// The least time between two searches after a chunk that is not whole.
 const SEARCH: Duration = Duration::from_secs(2);
 
 /// What the reading wakes up for.
@@ -156,7 +156,7 @@ struct Follow<'a> {
     name: String,
     runs: Runs<'a>,
     open: Option<OpenFile>,
-    /// Where a writer that does not know that the file was cut goes on, behind a hole.
+    /// Where a writer that does not know that the file was cut goes on, after a hole.
     cut_at: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ impl Follow<'_> {
                 self.open = OpenFile::begun(self.path, self.cut_at).map_err(|error| self.named(error))?;
             }
             let Some(open) = &self.open else { return Ok(()) };
-            // Before it is read on: behind the cut nothing is where it was.
+            // Before it is read on: after the cut nothing is where it was.
             if open.is_cut().map_err(|error| self.named(error))? {
                 // What was there is gone, so nothing can be said of it.
                 self.cut_at = Some(open.sequence.position());
@@ -300,7 +300,7 @@ impl OpenFile {
             return Ok(true);
         }
         match Handle::from_path(path) {
-            // What cannot be followed is told once this one is done with.
+            // What cannot be followed is reported once this one is done with.
             Ok(handle) => Ok(handle != self.handle && !matches!(Self::begun(path, None), Ok(None))),
             // Gone; it may still be written, or another may come.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -308,7 +308,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether to look for a whole chunk behind one that is not: when the file has grown, and not all
+    /// Whether to look for a whole chunk after one that is not: when the file has grown, and not all
     /// the time.
     fn may_search(&mut self) -> io::Result<bool> {
         let length = self.file.metadata()?.len();

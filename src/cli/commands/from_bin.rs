@@ -27,7 +27,7 @@ pub(crate) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     if inputs.is_empty() {
         inputs.push(Input::Standard);
     }
-    // Options that cannot be are told before any input is read.
+    // Options that cannot be are reported before any input is read.
     options(args, "auto")?;
     if inputs.len() > 1 && !is_made_up(&args.run_id) {
         return Err(several_runs());

@@ -1,4 +1,4 @@
-//! The runs of a stream in the making: which part belongs to which run, and what people are told.
+//! The runs of a stream in the making: which part belongs to which run, and what is reported to people.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Seek, Write};

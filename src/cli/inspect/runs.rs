@@ -148,7 +148,7 @@ pub(crate) struct LossTotal {
 pub(crate) struct Gap {
     pub first_seq: u64,
     pub last_seq: u64,
-    /// The message behind the gap.
+    /// The message after the gap.
     pub line: u64,
 }
 

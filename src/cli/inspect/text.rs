@@ -119,7 +119,7 @@ pub(crate) fn instant(us: u64) -> String {
     format!("{} s", decimal(us, 6))
 }
 
-/// `value` with its last `places` digits behind the point, without zeros at the end but for one.
+/// `value` with its last `places` digits after the point, without zeros at the end but for one.
 fn decimal(value: u64, places: usize) -> String {
     let one = 10u64.pow(places as u32);
     let fraction = format!("{:0places$}", value % one);

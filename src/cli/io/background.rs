@@ -21,7 +21,7 @@ enum WriterState {
     /// There is no thread before there is a block for it.
     Idle(File),
     Running(Worker<Vec<u8>, File>),
-    /// An error was told.
+    /// An error was reported.
     Failed,
 }
 
@@ -124,7 +124,7 @@ impl Write for BackgroundWriter {
 
 impl Drop for BackgroundWriter {
     fn drop(&mut self) {
-        // What was taken goes out all the same; an error has nobody left to be told.
+        // What was taken goes out all the same; an error has nobody left to be reported to.
         let _ = self.finish();
     }
 }

@@ -86,7 +86,7 @@ impl Growing {
         self.file.sync_data()
     }
 
-    /// Whether the file is not under its name any more. It is told once.
+    /// Whether the file is not under its name any more. It is reported once.
     pub fn has_gone(&mut self) -> bool {
         let was_gone = std::mem::replace(&mut self.is_gone, !is_at(&self.file, &self.path));
         self.is_gone && !was_gone

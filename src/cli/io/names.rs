@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Links behind one another; the kernel follows as many.
+/// Links one after the other; the kernel follows as many.
 const LINKS: usize = 40;
 
 /// What a name leads to.

@@ -134,7 +134,7 @@ impl Output {
         self
     }
 
-    /// Writes to a pipe or a device on a thread of its own. Errors are told late, at the latest by
+    /// Writes to a pipe or a device on a thread of its own. Errors are reported late, at the latest by
     /// [`Output::commit`].
     #[must_use]
     pub fn in_background(self) -> Self {
@@ -206,7 +206,7 @@ impl Output {
             || matches!(&self.sink, Sink::Packed(packer) if matches!(packer.get_ref(), Destination::Growing(_)))
     }
 
-    /// Why nobody finds under its name what is written to it, if that is so. It is told once.
+    /// Why nobody finds under its name what is written to it, if that is so. It is reported once.
     pub fn displaced(&mut self) -> Option<Error> {
         let destination = match &mut self.sink {
             Sink::Plain(destination) => destination,

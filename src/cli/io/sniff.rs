@@ -14,7 +14,7 @@ const PEEK: u64 = 8 * 1024;
 
 /// An input, opened.
 pub(crate) enum Sniffed {
-    /// Lines of JSON objects, maybe behind lines that a program said.
+    /// Lines of JSON objects, maybe after lines that a program said.
     Stream {
         packing: Option<&'static str>,
         /// Whether they are CPython's own.
@@ -139,8 +139,8 @@ fn lines_of(frames: Box<dyn BufRead>) -> Box<dyn BufRead> {
     Box::new(BufReader::new(FromMsgpack::new(frames)))
 }
 
-/// Takes up to [`PEEK`] bytes, of a profile just enough to know it: what is behind them may be long in coming.
-/// An error behind the first byte is left to who reads on.
+/// Takes up to [`PEEK`] bytes, of a profile just enough to know it: what is after them may be long in coming.
+/// An error after the first byte is left to who reads on.
 fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
     let mut start = Vec::new();
     for upto in [HEADER_LEN, PEEK] {
@@ -154,7 +154,7 @@ fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
     Ok(start)
 }
 
-/// Whether a file that begins so holds lines of JSON objects, maybe behind lines that a program said.
+/// Whether a file that begins so holds lines of JSON objects, maybe after lines that a program said.
 /// A pstats file begins with a brace, too.
 fn is_stream(start: &[u8]) -> bool {
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);

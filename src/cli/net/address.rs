@@ -169,7 +169,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// As it is written. What stands behind a `?` may be a secret and is left out.
+/// As it is written. What stands after a `?` may be a secret and is left out.
 impl fmt::Display for SocketAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listen = if self.listens { "-listen" } else { "" };

@@ -199,7 +199,7 @@ impl Network {
                     let has_said = match source.fill_buf() {
                         Ok(bytes) => !bytes.is_empty(),
                         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
-                        // It has said something, and that is told.
+                        // It has said something, and that is reported.
                         Err(_) => true,
                     };
                     (has_said, source)

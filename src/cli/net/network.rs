@@ -7,7 +7,7 @@ use crate::cli::net::address::{Address, SocketAddress};
 use crate::cli::net::token::Token;
 use crate::error::{Error, Result};
 
-/// Something that happens at a socket and that people are told.
+/// Something that happens at a socket, to be reported to people.
 #[derive(Clone, Debug)]
 pub enum Notice<'a> {
     /// A socket can be connected to, at this address.

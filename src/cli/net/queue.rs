@@ -480,7 +480,7 @@ struct Batch {
     /// Whether nothing of it was handed over.
     is_whole: bool,
     data: usize,
-    /// Behind its last entry.
+    /// After its last entry.
     end: usize,
 }
 

@@ -144,7 +144,7 @@ impl Sinks {
         let hub = Arc::clone(&self.hub);
         subscriber.connected();
         thread::Builder::new().spawn(move || {
-            // What is wrong with it, the one who writes is told.
+            // What is wrong with it is reported to the one who writes.
             subscriber.serve(&mut Wire::of_pipe(pipe), &*hub.formatter);
             subscriber.give_up();
         })?;

@@ -52,7 +52,7 @@ impl Token {
         sink.write_all(format!("TOKEN {}\n", self.0).as_bytes())
     }
 
-    /// Reads the first line of a connection, and not a byte of what is behind it; whether it is right.
+    /// Reads the first line of a connection, and not a byte of what is after it; whether it is right.
     pub(crate) fn is_sent(&self, source: &mut impl Read) -> io::Result<bool> {
         let mut line = Vec::new();
         let mut byte = [0];

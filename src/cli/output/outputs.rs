@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ChunkInfo;
 use crate::protocol::{MessageType, StreamTypes, ToMsgpack};
 
-/// Said where a target fails beside others.
+/// The hint where a target fails and others do not.
 const CONTINUES: &str = "the others go on without it";
 
 /// Every target of one stream, open.
@@ -210,7 +210,7 @@ impl Outputs {
     }
 
     /// Goes on without a target that failed, where that is wanted and another is left: a reader who has gone
-    /// without a word, for anything else it is told.
+    /// without a word, for anything else with a report.
     fn leave_out(&mut self, at: usize, error: Error) -> Result<()> {
         let is_last = self.outputs.len() == 1 && self.live.is_none();
         let has_reader_gone = is_broken_pipe(&error) || self.outputs[at].1.is_deserted();
@@ -326,7 +326,7 @@ impl Outputs {
         }
     }
 
-    /// Hands on a chunk of a run, behind its length.
+    /// Hands on a chunk of a run, after its length.
     ///
     /// # Errors
     ///

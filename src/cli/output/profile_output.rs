@@ -32,7 +32,7 @@ enum Place {
 }
 
 impl ProfileOutlet {
-    /// Opens the target, for chunks behind their lengths or for a profile as it is.
+    /// Opens the target, for chunks after their lengths or for a profile as it is.
     ///
     /// # Errors
     ///

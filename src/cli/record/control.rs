@@ -51,7 +51,7 @@ impl Command {
     }
 }
 
-/// A path as a JSON string, and what stands behind it.
+/// A path as a JSON string, and what stands after it.
 fn quoted(text: &str) -> Result<(String, Duration), String> {
     let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let path = strings.next().and_then(Result::ok).ok_or_else(|| format!("{text} is no JSON string"))?;

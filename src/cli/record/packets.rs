@@ -81,7 +81,7 @@ impl<R: Read> Packets<R> {
     ///
     /// # Errors
     ///
-    /// What is no packet or no message, behind which nothing can be told apart.
+    /// What is no packet or no message, after which nothing can be told apart.
     pub fn next(&mut self) -> Result<Option<(Profiler, ProfilerMessage)>> {
         loop {
             let mut head = [0; 8];

@@ -131,7 +131,7 @@ impl Ring {
         Ok(())
     }
 
-    /// When the oldest chunk ends, or, where it has no samples, the first behind it that has.
+    /// When the oldest chunk ends, or, where it has no samples, the first after it that has.
     fn oldest_end_us(&self) -> Option<u64> {
         self.entries.iter().find_map(|entry| entry.summary.span).map(|span| span.last_us)
     }

@@ -201,7 +201,7 @@ fn is_empty(file: &mut File) -> io::Result<bool> {
     }
 }
 
-/// Gives a file one more name that nothing has yet: `.old` behind its own, or `.old.2` and so on.
+/// Gives a file one more name that nothing has yet: `.old` after its own, or `.old.2` and so on.
 fn keep(path: &Path) -> io::Result<PathBuf> {
     for number in 1_u64.. {
         let mut name = path.as_os_str().to_os_string();

@@ -1,4 +1,4 @@
-//! Writes what a ring holds: one snapshot after the other, beside the recording.
+//! Writes what a ring holds: one snapshot after the other, in parallel with the recording.
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -58,9 +58,9 @@ impl Snapshots {
         Ok(Snapshots { queue, thread })
     }
 
-    /// Has a snapshot written behind those that were asked for before.
+    /// Has a snapshot written after those that were asked for before.
     pub fn want(&self, wanted: Wanted) {
-        // The thread ends behind the queue.
+        // The thread ends after the queue.
         let _ = self.queue.send(wanted);
     }
 

@@ -1,4 +1,4 @@
-//! What people are told, on standard error.
+//! Messages to people, on standard error.
 
 use std::io::Write;
 

@@ -248,7 +248,7 @@ fn cut(keys: &[Cow<'_, [u64]>], end: Option<u64>, room: u64) -> Vec<usize> {
     if sum(&all) <= room {
         return all;
     }
-    // The least key behind which there are enough.
+    // The least key after which there are enough.
     let (mut low, mut high) = (0, end.unwrap_or(u64::MAX));
     while low < high {
         let middle = low + (high - low) / 2;
@@ -259,6 +259,6 @@ fn cut(keys: &[Cow<'_, [u64]>], end: Option<u64>, room: u64) -> Vec<usize> {
         }
     }
     let counts = below(Some(low));
-    // The last key that there is has none behind it.
+    // The last key that there is has none after it.
     if sum(&counts) < room { all } else { counts }
 }

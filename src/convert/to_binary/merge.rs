@@ -77,7 +77,7 @@ struct Cursor<'a> {
     thread: usize,
     next: usize,
     end: usize,
-    /// Number of the next sample's run of one stack, and the sample behind that run.
+    /// Number of the next sample's run of one stack, and the sample after that run.
     run: usize,
     run_end: usize,
     /// The node of the thread's last stack, once it has one in this message.

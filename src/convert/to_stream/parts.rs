@@ -28,7 +28,7 @@ impl RunStream {
         }
         let counted = uncounted.frames();
         if self.batch.is_empty() {
-            // A new batch: the part's own numbers, and behind them what is still being counted.
+            // A new batch: the part's own numbers, and after them what is still being counted.
             let mut ids = Vec::new();
             let mut tables = Arc::clone(&contents.tables);
             if !counted.is_empty() {
@@ -177,7 +177,7 @@ impl RunStream {
         self.at_end.push((error_message(code, error, None), Some(loss)));
     }
 
-    /// Ends the open batch and tells, behind it, of something that is missing.
+    /// Ends the open batch and reports after it something that is missing.
     fn tell(&mut self, error: Option<ErrorMessage>, loss: Option<Loss>, sink: &mut impl Write) -> Result<()> {
         self.complete = false;
         if self.batch.index == 0 && self.batch.is_empty() {

@@ -1,4 +1,4 @@
-//! Slices of lanes into the body of one `raw` message.
+//! Samples of threads into the body of one `raw` message.
 
 use crate::convert::tree::{CallTree, ROOT};
 use crate::model::ThreadSamples;
@@ -8,7 +8,7 @@ use crate::protocol::{Raw, RawThread};
 #[derive(Debug, Default)]
 pub(crate) struct RawBuilder {
     pub tree: CallTree,
-    /// (node, samples), all threads one behind the other.
+    /// (node, samples), all threads one after the other.
     stacks: Vec<(u32, usize)>,
     /// The current thread's stack as nodes, outermost first.
     path: Vec<u32>,

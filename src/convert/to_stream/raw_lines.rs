@@ -1,6 +1,6 @@
-//! The raw messages of a run, made block by block, beside the walk where there are threads for it.
+//! The raw messages of a run, made block by block, in parallel with the walk where there are threads for it.
 //!
-//! A block is what the walk has cut off the lanes: about as many samples as fit into a line. How many that
+//! A block is what the walk has cut off the queues: about as many samples as fit into a line. How many that
 //! are is known from blocks before; never from the last few, which may still be in the making. So the
 //! lines are the same for any number of threads.
 //!
@@ -122,7 +122,7 @@ impl Shape {
 /// A block's raw lines.
 #[derive(Default)]
 pub(crate) struct Lines {
-    /// One behind the other, each with room for its envelope at its front and a byte for its line feed.
+    /// One after the other, each with room for its envelope at its front and a byte for its line feed.
     pub text: Vec<u8>,
     /// Where each line ends.
     pub ends: Vec<usize>,

@@ -190,7 +190,7 @@ impl RunStream {
         })
     }
 
-    /// The table of the whole run, of whose frames those of earlier parts come behind the last one's.
+    /// The table of the whole run, of whose frames those of earlier parts come after the last one's.
     fn final_table(&mut self) -> CountTable {
         let none = Aggregator::new(&self.tables, 0, None);
         let last = std::mem::replace(&mut self.aggregator, none);

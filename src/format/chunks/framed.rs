@@ -1,4 +1,4 @@
-//! A version-1 profile, which came whole, as a chunk of a run: the same samples and tables behind
+//! A version-1 profile, which came whole, as a chunk of a run: the same samples and tables after
 //! another header.
 
 use std::io::Cursor;

@@ -204,7 +204,7 @@ impl Sequence {
     }
 
     /// The next part that is whole in a source that grows; `None` where there is none yet. With `search`
-    /// also what is lost before one that stands farther behind.
+    /// also what is lost before one that stands farther on.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Sequence {
         Ok(Some(Err(LostPart { at, bytes: rest, samples: None, is_tail: true, error })))
     }
 
-    /// The next part's place, or damage with a known end; goes on behind it.
+    /// The next part's place, or damage with a known end; goes on after it.
     fn committed(
         &mut self,
         source: &mut (impl Read + Seek),
@@ -307,7 +307,7 @@ impl Sequence {
         }
     }
 
-    /// Where the next part is whose frame holds, behind the start of the broken one and before `end`.
+    /// Where the next part is whose frame holds, after the start of the broken one and before `end`.
     fn search(&self, source: &mut (impl Read + Seek), end: Option<u64>) -> Result<Option<u64>> {
         let layout = if self.framing == Framing::Lengths { Layout::Wide } else { Layout::Chunk };
         let starts = [ByteOrder::Little, ByteOrder::Big].map(|order| version_start(order, layout));

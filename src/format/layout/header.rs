@@ -93,7 +93,7 @@ impl Layout {
         }
     }
 
-    /// Where the fields behind the sample count stand: threads, then the offsets, then the compression.
+    /// Where the fields after the sample count stand: threads, then the offsets, then the compression.
     pub(crate) fn threads_at(self) -> u64 {
         match self {
             Layout::Wide => 36,

@@ -14,7 +14,7 @@ const BY_CHANCE: usize = 4;
 /// Bytes that may be missing at the start of a profile.
 const MISSING: u64 = 64;
 
-/// Whether a file that begins so is a profile: a file, a chunk, one behind its length, or a ring of chunks.
+/// Whether a file that begins so is a profile: a file, a chunk, one after its length, or a ring of chunks.
 pub fn is_profile(start: &[u8]) -> bool {
     ByteOrder::of_magic(start).is_some()
         || is_ring(start)

@@ -1,6 +1,6 @@
 //! The file of a ring of chunks: of fixed size, written round and round.
 //!
-//! Behind [`RING_START`] bytes of a start of its own stand whole chunks (format version 2), each written as in
+//! After [`RING_START`] bytes of a start of its own stand whole chunks (format version 2), each written as in
 //! any file: zeros for its header, the rest, then the header. What a chunk is written over loses its header
 //! before that. So, whenever the writer dies, what is whole is known by its headers and checksums, and its
 //! order by the numbers of the chunks.

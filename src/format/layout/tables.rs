@@ -73,7 +73,7 @@ pub(crate) fn check(footer: &Footer, strings_at: u64, frames_at: u64, size: u64,
     check_count("frame", footer.frames, FRAME_MIN, size - frames_at, base + frames_at)
 }
 
-/// Reads tables of `strings` and `frames` entries that stand one right behind the other at the start of
+/// Reads tables of `strings` and `frames` entries that stand one right after the other at the start of
 /// `bytes`. `None` where there are none; else also the bytes that they take.
 pub(crate) fn read_together(bytes: &[u8], strings: u32, frames: u32) -> Option<(Tables, usize)> {
     let mut fields = Fields { bytes, pos: 0, base: 0 };

@@ -6,7 +6,7 @@ use crate::varint::{self, Fault};
 /// Longest entry.
 pub(crate) const ENTRY_MAX: usize = varint::MAX_LEN + 1;
 
-/// Reads an entry at `*pos` and moves `pos` behind it.
+/// Reads an entry at `*pos` and moves `pos` after it.
 #[inline(always)]
 pub(crate) fn one(bytes: &[u8], pos: &mut usize) -> Result<(u64, u8), Fault> {
     let mut next = *pos;
@@ -48,7 +48,7 @@ fn wide_delta(word: u64) -> u64 {
     (word & 0x7f) + (word >> 1 & 0x3f80)
 }
 
-/// Reads entries into columns of the same length. `pos` ends behind the last that can be read.
+/// Reads entries into columns of the same length. `pos` ends after the last that can be read.
 #[inline(always)]
 pub(crate) fn columns(
     bytes: &[u8],
@@ -87,7 +87,7 @@ pub(crate) fn columns(
 }
 
 /// Adds up the time deltas of `count` entries; `None` where one is so great that times might wrap. `pos` ends
-/// behind the last that can be read.
+/// after the last that can be read.
 #[inline(always)]
 pub(crate) fn sum(bytes: &[u8], pos: &mut usize, count: u32) -> Result<Option<u64>, Fault> {
     let mut sum = 0u64;

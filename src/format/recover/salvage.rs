@@ -2,7 +2,7 @@
 //! header, footer or tables are damaged.
 //!
 //! Records stand on their own, so every whole one is kept up to the first that is broken. Where the
-//! header is lost, the tables are looked for behind the records; frames whose definitions are lost are
+//! header is lost, the tables are looked for after the records; frames whose definitions are lost are
 //! named by their numbers.
 //!
 //! Nothing is invented. Zeros up to the end are room that a file system gave and nobody wrote to, so a record
@@ -37,7 +37,7 @@ use crate::varint;
 
 /// Entries of a REPEAT that are written at once.
 const ENTRIES: u32 = 8192;
-/// Ends of records, the last ones, behind which tables are looked for.
+/// Ends of records, the last ones, after which tables are looked for.
 const ENDS: usize = 64;
 /// Bytes that are searched at once for the last one that is not zero.
 const PIECE: u64 = 64 * 1024;
@@ -45,7 +45,7 @@ const PIECE: u64 = 64 * 1024;
 const INTERPRETER_IDS: u32 = 1 << 20;
 /// The status bits that a writer sets.
 const STATUS_BITS: u8 = 0x3f;
-/// Bytes of tables that are looked for behind records whose end is not known.
+/// Bytes of tables that are looked for after records whose end is not known.
 const REMAINS: u64 = TABLE_BYTES as u64;
 
 /// A sound profile made out of a broken one.
@@ -140,7 +140,7 @@ struct Head {
     records_end: u64,
     /// Whether they end just there.
     is_end_known: bool,
-    /// Whether it shows that records begin behind it.
+    /// Whether it shows that records begin after it.
     is_anchored: bool,
 }
 
@@ -199,7 +199,7 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
 /// What a first walk over the records finds.
 #[derive(Default)]
 struct Walk {
-    /// Whether something else than records may stand behind them.
+    /// Whether something else than records may stand after them.
     is_doubtful: bool,
     samples: u64,
     threads: u32,
@@ -207,7 +207,7 @@ struct Walk {
     first_thread_id: Option<u64>,
     /// Frames are numbered below this.
     frames: u32,
-    /// Byte of the region behind the last whole record, and samples up to there; entries of a record that
+    /// Byte of the region after the last whole record, and samples up to there; entries of a record that
     /// broke off count as well.
     end: u64,
     /// Ends of the last records, in bytes of the region.
@@ -244,7 +244,7 @@ fn walk(source: &mut (impl Read + Seek), head: &Head, is_zstd: bool) -> Result<W
     Ok(walk)
 }
 
-/// Bytes of the zstd frame behind the header.
+/// Bytes of the zstd frame after the header.
 fn frame_len(source: &mut (impl Read + Seek), end: u64) -> Result<u64> {
     source.seek(SeekFrom::Start(HEADER_LEN))?;
     let mut region = BufReader::new(source.take(end - HEADER_LEN));
@@ -367,7 +367,7 @@ fn are_numbered(frames: &[u32], new: std::ops::Range<u32>) -> bool {
     new.len() <= frames.len() && new.into_iter().all(|number| frames.contains(&number))
 }
 
-/// What was found behind the records.
+/// What was found after the records.
 #[derive(Default)]
 struct FoundTables {
     tables: Tables,

@@ -150,7 +150,7 @@ proptest! {
     }
 }
 
-/// As CPython writes a pool: all runs are full at once, and stand one behind the other.
+/// As CPython writes a pool: all runs are full at once, and stand one after the other.
 fn pool(idle: usize, run: usize, rounds: usize, step: u64) -> Vec<Made> {
     (0..rounds)
         .flat_map(|round| {

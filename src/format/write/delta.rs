@@ -38,7 +38,7 @@ struct EncodedThread {
     last_time: u64,
     /// Outermost frame first.
     stack: Vec<u32>,
-    /// The run's end, behind what is in the spool.
+    /// The run's end, after what is in the spool.
     run: Vec<u8>,
     run_samples: u32,
     /// Pieces of the spool: where, and how long.

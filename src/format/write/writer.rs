@@ -68,7 +68,7 @@ impl<W: Write> Write for Region<W> {
 
 impl<W: Write + Seek> Writer<W> {
     /// Starts a profile at the start of `sink`. With more than one thread (0: one a core) the samples are packed
-    /// beside the caller, to the same bytes.
+    /// in parallel with the caller, to the same bytes.
     ///
     /// # Errors
     ///
@@ -274,7 +274,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// What stands behind the header, once.
+    /// What stands after the header, once.
     pub fn body(&mut self) -> impl Read {
         &mut self.body
     }

@@ -1,4 +1,4 @@
-//! One lane: a thread's samples that wait, and what a cut marks of them.
+//! One queue: a thread's samples that wait, and what a cut marks of them.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::model::{Clock, OrderKey, StackChange, ThreadKey, keys};
 #[derive(Debug)]
 pub struct ThreadQueue {
     thread: ThreadKey,
-    /// Whether it stands in the list of lanes that have samples.
+    /// Whether it stands in the list of queues that have samples.
     pub(crate) is_active: bool,
     /// First waiting sample in the columns.
     head: usize,
@@ -36,7 +36,7 @@ struct PendingRun {
     samples: usize,
 }
 
-/// A part of a lane: what one cut delivers of it.
+/// A part of a queue: what one cut delivers of it.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadSamples<'a> {
     index: usize,
@@ -55,7 +55,7 @@ pub struct StackRun<'a> {
     pub samples: usize,
 }
 
-/// A lane's marked samples that bear one key.
+/// A queue's marked samples that bear one key.
 pub(crate) struct Group {
     pub range: Range<usize>,
     /// Delivered samples that bear it, too.
@@ -70,7 +70,7 @@ impl Group {
     }
 }
 
-/// Adds samples to a lane; they count once it is dropped.
+/// Adds samples to a queue; they count once it is dropped.
 #[derive(Debug)]
 pub struct Appender<'a> {
     queue: &'a mut ThreadQueue,
@@ -109,7 +109,7 @@ impl Drop for Appender<'_> {
 }
 
 impl ThreadQueue {
-    /// Room for so many samples stays where many lanes share the memory.
+    /// Room for so many samples stays where many queues share the memory.
     const ROOM: usize = 64;
 
     pub(crate) fn new(thread: ThreadKey, start_us: u64) -> Self {
@@ -286,7 +286,7 @@ impl ThreadQueue {
         }
     }
 
-    /// Takes the samples before `end` off. One of many lanes keeps little room that it does not need.
+    /// Takes the samples before `end` off. One of many queues keeps little room that it does not need.
     pub(crate) fn advance(&mut self, end: usize, is_one_of_many: bool) {
         if self.head < end {
             self.deliver(end);
@@ -365,7 +365,7 @@ impl ThreadQueue {
 }
 
 impl<'a> ThreadSamples<'a> {
-    /// Number of the lane.
+    /// Number of the queue.
     pub fn index(&self) -> usize {
         self.index
     }

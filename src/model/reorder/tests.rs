@@ -5,7 +5,7 @@ use crate::model::Clock;
 
 const THREADS: usize = 5;
 
-/// A sample as the slow twin keeps it: where it goes, whose it is, which of the lane's it is.
+/// A sample as the slow twin keeps it: where it goes, whose it is, which of the queue's it is.
 type Entry = (OrderKey, usize, u64, u8);
 
 /// The reorder buffer, slow and obvious: all samples in a list, sorted by the rule.
@@ -23,7 +23,7 @@ impl Twin {
     }
 
     fn cut(&mut self, wanted: usize, before: Option<OrderKey>, cut: Cut) -> Vec<Entry> {
-        // Stable: a lane's samples stay in order.
+        // Stable: a queue's samples stay in order.
         self.waiting.sort_by_key(|(place, queue, ..)| (*place, *queue));
         let complete = self.waiting.partition_point(|entry| before.is_none_or(|before| entry.0 < before));
         let mut taken = complete;
@@ -41,7 +41,7 @@ fn queues() -> ReorderBuffer {
     ReorderBuffer::new((0..THREADS as u64).map(|thread_id| ThreadKey { interpreter_id: 0, thread_id }), 0)
 }
 
-/// What the last cut marks, lane by lane.
+/// What the last cut marks, queue by queue.
 fn marked(queues: &ReorderBuffer) -> Vec<(usize, Vec<u64>, Vec<u8>)> {
     queues.slices().map(|slice| (slice.index(), slice.times().to_vec(), slice.status().to_vec())).collect()
 }
@@ -104,7 +104,7 @@ proptest! {
     }
 }
 
-/// Only lanes with samples are looked at, and an empty one of many gives its room back.
+/// Only queues with samples are looked at, and an empty one of many gives its room back.
 #[test]
 fn queues_that_are_empty_hold_nothing() {
     let threads = (0..1000).map(|thread_id| ThreadKey { interpreter_id: 0, thread_id });

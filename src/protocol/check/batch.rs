@@ -12,7 +12,7 @@ pub(crate) struct Batch {
     pub meta: Meta,
     /// Line of the meta.
     pub line: u64,
-    /// A message is missing or was not understood: nothing can be told from what is not there.
+    /// A message is missing or was not understood: nothing follows from what is not there.
     pub doubtful: bool,
     pub has_raw: bool,
     pub sums: Sums,

@@ -48,7 +48,7 @@ impl Key {
 /// How many keys every message begins with.
 pub(crate) const ENVELOPE_KEYS: usize = 4;
 
-/// A list of keys behind those of the envelope.
+/// A list of keys after those of the envelope.
 macro_rules! message {
     ($($key:expr),* $(,)?) => {
         const { &[need("type"), need("v"), need("run_id"), need("seq"), $($key),*] }

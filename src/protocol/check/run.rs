@@ -406,7 +406,7 @@ impl RunChecker {
                 report.say(format!("the first missing message is {first}, the last one {last}"));
             }
             self.gaps.retain(|gap| first > gap.first || gap.last > last);
-            // Of a hole that began before, the rest is told.
+            // Of a hole that began before, the rest is reported.
             for gap in self.gaps.iter_mut().filter(|gap| gap.first < first && first <= gap.last) {
                 gap.last = if gap.last <= last { first - 1 } else { gap.last };
             }

@@ -348,7 +348,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A string, from behind its opening quote, as it stands.
+    /// A string, from after its opening quote, as it stands.
     fn string(&mut self) -> Result<&'a str, Broken> {
         let start = self.pos;
         loop {
@@ -386,7 +386,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// The four hex digits behind a `u`.
+    /// The four hex digits after a `u`.
     fn code_unit(&mut self) -> Result<u32, Broken> {
         self.pos += 1;
         let mut unit = 0;

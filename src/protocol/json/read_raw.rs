@@ -4,7 +4,7 @@
 use crate::protocol::columns::{RawColumns, ThreadColumns};
 use crate::protocol::encode::NULL;
 
-/// Reads a line from behind its envelope to its end. `None` where it is not in our own shape, with
+/// Reads a line from after its envelope to its end. `None` where it is not in our own shape, with
 /// `columns` left in any state.
 pub(crate) fn raw(bytes: &[u8], columns: &mut RawColumns) -> Option<()> {
     let mut text = Text { bytes, pos: 0 };
@@ -66,7 +66,7 @@ impl Text<'_> {
         Some(number)
     }
 
-    /// A list of whatever `item` takes: it is given the bytes and a place, and tells the place behind. The place
+    /// A list of whatever `item` takes: it is given the bytes and a place, and tells the place after. The place
     /// stays in a register over the whole list.
     #[inline(always)]
     fn column(&mut self, mut item: impl FnMut(&[u8], usize) -> Option<usize>) -> Option<()> {
@@ -101,7 +101,7 @@ impl Text<'_> {
             let length = end + 1 - at;
             let again = if bytes.get(end) == Some(&b',') { repeats(bytes, end + 1, length) } else { 0 };
             each(value, 1 + again);
-            // Each is as long as the first with its comma, so this is the comma behind the last.
+            // Each is as long as the first with its comma, so this is the comma after the last.
             Some(end + again * length)
         })
     }
@@ -166,7 +166,7 @@ fn repeats(bytes: &[u8], at: usize, length: usize) -> usize {
     if same < length { 0 } else { same / length }
 }
 
-/// The number that begins at `at`, as JSON has it, and the place behind it.
+/// The number that begins at `at`, as JSON has it, and the place after it.
 #[inline(always)]
 fn number(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let chunk = bytes.get(at..).and_then(|rest| rest.first_chunk());
@@ -177,7 +177,7 @@ fn number(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     (length > 0).then_some((number, at + length))
 }
 
-/// The magnitude of a number with a minus before it, and the place behind it.
+/// The magnitude of a number with a minus before it, and the place after it.
 #[cold]
 fn negative(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     if bytes.get(at) == Some(&b'-') { number(bytes, at + 1) } else { None }
@@ -187,7 +187,7 @@ fn negative(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 #[inline(always)]
 fn short_number(bytes: u64) -> Option<(u64, usize)> {
     let digits = bytes ^ ASCII_ZEROS;
-    // The top bit of each byte that is no digit, up to the first one: only bytes behind that can be wrong.
+    // The top bit of each byte that is no digit, up to the first one: only bytes after that can be wrong.
     let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let bits = others.trailing_zeros() & !7;
     // A zero in front of others is none of JSON's.
@@ -215,7 +215,7 @@ fn long_number(bytes: &[u8], at: usize) -> (u64, usize) {
     number.map_or((0, 0), |number| (number, digits.len()))
 }
 
-/// A node or null, and the place behind it.
+/// A node or null, and the place after it.
 #[inline(always)]
 fn node(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     if bytes.get(at) == Some(&b'n') {

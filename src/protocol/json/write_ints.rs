@@ -1,6 +1,6 @@
 //! Columns of integers as JSON text. This is most of what a stream holds, so it is made by hand.
 
-/// The text of 0 to 9999, each with a comma behind it, and its length in the last byte: one load and one
+/// The text of 0 to 9999, each with a comma after it, and its length in the last byte: one load and one
 /// store write a number.
 static SHORT: [[u8; WORD]; 10_000] = short_numbers();
 

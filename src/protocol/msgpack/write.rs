@@ -11,7 +11,7 @@ use crate::protocol::encode::NULL;
 use crate::protocol::message::{Meta, VERSION};
 use crate::protocol::msgpack::{FORMAT_VERSION, MAGIC, digest};
 
-/// Takes lines and hands on the same messages as frames: the first message of each run behind a header.
+/// Takes lines and hands on the same messages as frames: the first message of each run after a header.
 #[derive(Debug)]
 pub struct ToMsgpack<W> {
     sink: W,
