@@ -274,3 +274,26 @@ fn what_contradicts_itself_is_never_complete() {
         assert_eq!(compared.code, 3, "{wrong}");
     }
 }
+
+/// In every command that reads them, once and without a loss.
+#[test]
+fn what_is_overlooked_in_cpythons_lines_is_told() {
+    let text = read("cases/cpython_v0.jsonl");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let doubled = [&lines[..2], &[lines[1]], &lines[2..]].concat().concat().into_bytes();
+    let mut not_utf8 = text.clone().into_bytes();
+    let at = text.find("a.py").expect("a name");
+    not_utf8[at] = 0xff;
+    let said = [(doubled, "1 line is the line before it once more"), (not_utf8, "1 line is not UTF-8")];
+    for (bytes, what) in said {
+        for command in ["upgrade", "inspect", "from-bin"] {
+            let ran = run(&[command], &bytes);
+            assert_eq!(ran.code, 0, "{command}: {}", ran.stderr);
+            assert_eq!(ran.stderr.matches(what).count(), 1, "{command}: {}", ran.stderr);
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), &bytes).expect("writable");
+        let ran = run(&["diff", file.path().to_str().expect("UTF-8"), "-"], text.as_bytes());
+        assert_eq!(ran.stderr.matches(what).count(), 1, "{}", ran.stderr);
+    }
+}

@@ -15,7 +15,8 @@ use crate::limits::DEFINITIONS;
 use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, Capture};
 use crate::protocol::{
-    CpythonFrame, CpythonMessage, CpythonRules, Decoded, Message, RawColumns, decode, decode_cpython,
+    CpythonFrame, CpythonMessage, CpythonOddities, CpythonRules, Decoded, Message, RawColumns, decode,
+    decode_cpython,
 };
 
 /// Counts the samples of one run of a stream, ours or CPython's own.
@@ -36,6 +37,7 @@ pub(crate) struct StreamCounts {
     frames: FxHashMap<u32, CpythonFrame>,
     /// Messages of types that are not known.
     unknown: u64,
+    oddities: CpythonOddities,
     cpython: Option<CpythonState>,
     last_table: Option<Agg>,
 }
@@ -113,6 +115,7 @@ impl StreamCounts {
             strings: FxHashMap::default(),
             frames: FxHashMap::default(),
             unknown: 0,
+            oddities: CpythonOddities::default(),
             cpython: None,
             last_table: None,
         }
@@ -221,6 +224,7 @@ impl StreamCounts {
         if self.session.chosen().is_some_and(|chosen| chosen != id) {
             return Ok(());
         }
+        self.oddities.line(line);
         let message = match decode_cpython(kind, line) {
             Ok(message) => message,
             Err(fault) => {
@@ -342,6 +346,7 @@ impl StreamCounts {
             tolerated: (self.unknown > 0)
                 .then(|| format!("{} messages of unknown types were passed over", self.unknown))
                 .into_iter()
+                .chain(self.oddities.notes())
                 .collect(),
         })
     }

@@ -10,8 +10,8 @@ use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Meta, VERSION};
 use crate::protocol::table_messages;
 use crate::protocol::{
-    CpythonFrame, CpythonMessage, CpythonRules, Encoder, Message, MessageType, RawColumns, decode,
-    decode_cpython, unknown_version,
+    CpythonFrame, CpythonMessage, CpythonOddities, CpythonRules, Encoder, Message, MessageType, RawColumns,
+    decode, decode_cpython, unknown_version,
 };
 
 /// Faults of a run that are reported; more are left out.
@@ -46,6 +46,7 @@ pub struct Upgrade {
     kept: usize,
     /// Messages of types that are not known.
     unknown: u64,
+    oddities: CpythonOddities,
     max_line: usize,
     columns: RawColumns,
     losses: Vec<Error>,
@@ -77,6 +78,7 @@ impl Default for Upgrade {
             spare: 1,
             kept: 0,
             unknown: 0,
+            oddities: CpythonOddities::default(),
             untold: 0,
             max_line: limits::LINE,
             columns: RawColumns::default(),
@@ -122,6 +124,7 @@ impl Upgrade {
             _ => return Err(at(Error::stream("a stream of schema version 2 already"))),
         };
         let id = decoded.envelope.run_id;
+        self.oddities.line(line);
         let message = match decode_cpython(&kind, line) {
             Ok(message) => message,
             Err(fault) => {
@@ -213,7 +216,7 @@ impl Upgrade {
     pub fn tolerated(&self) -> Vec<String> {
         let unknown = (self.unknown > 0)
             .then(|| format!("{} messages of unknown types were passed over", self.unknown));
-        unknown.into_iter().collect()
+        unknown.into_iter().chain(self.oddities.notes()).collect()
     }
 
     /// Writes the runs.

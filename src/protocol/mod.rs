@@ -24,10 +24,10 @@ pub use crate::protocol::envelope::{Head, amended, loss_line};
 pub use crate::protocol::stream_types::{MessageType, StreamTypes, parse_duration};
 pub use check::{Checker, Finding};
 pub use columns::{RawColumns, ThreadColumns};
-pub(crate) use cpython::CpythonRules;
 pub use cpython::{
     CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonString, decode_cpython,
 };
+pub(crate) use cpython::{CpythonOddities, CpythonRules};
 pub(crate) use decode::unknown_version;
 pub use decode::{Decoded, Envelope, Message, decode};
 pub use encode::{Encoder, Raw, RawThread, is_run_id};

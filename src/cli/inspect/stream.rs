@@ -11,7 +11,7 @@ use crate::cli::inspect::text::{Sheet, counted};
 use crate::cli::inspect::{FaultReport, Job};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::KEPT;
-use crate::protocol::{Decoded, Message, RawColumns, decode};
+use crate::protocol::{CpythonOddities, Decoded, Message, RawColumns, decode};
 use crate::protocol::{Lines, Tolerated};
 
 #[derive(Serialize)]
@@ -77,6 +77,7 @@ struct Stream {
     /// The run of the message before: mostly that of the next one.
     last: Option<usize>,
     damaged: Option<Damaged>,
+    oddities: CpythonOddities,
     /// The last line, where it was cut off: its bytes, and why it is no message.
     torn: Option<(usize, Error)>,
 }
@@ -103,6 +104,9 @@ impl Stream {
         let runs = self.runs.len();
         let index = self.run_of(number, &decoded);
         let Decoded { envelope, message } = decoded;
+        if matches!(message, Message::CPython(_)) {
+            self.oddities.line(line);
+        }
         let run = &mut self.runs[index];
         let before = if index < runs { run.kept() } else { 0 };
         let understood = run.message(number, envelope.seq, message, &self.columns, line);
@@ -168,7 +172,7 @@ impl Stream {
         let report = Report {
             kind: "stream",
             packing,
-            tolerated: tolerated.notes().into_iter().chain(unknown).collect(),
+            tolerated: tolerated.notes().into_iter().chain(unknown).chain(self.oddities.notes()).collect(),
             runs: self.runs,
             damaged_lines: self.damaged,
             torn_last_line_bytes: self.torn.map(|(length, _)| length),

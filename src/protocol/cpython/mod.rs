@@ -4,12 +4,14 @@
 
 mod decode;
 mod encode;
+mod oddities;
 mod rules;
 
 use serde::{Deserialize, Serialize};
 
 pub use decode::{CpythonMessage, decode_cpython};
 pub use encode::CpythonEncoder;
+pub(crate) use oddities::CpythonOddities;
 pub(crate) use rules::CpythonRules;
 
 /// A string of CPython's table.
