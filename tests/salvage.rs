@@ -254,3 +254,80 @@ fn a_sound_profile_of_version_1_is_one_file() {
     let two = [read("cpython/tiny_script_none.bin"), read("cpython/unicode_1k_none.bin")].concat();
     assert_eq!(Sequence::open(&mut Cursor::new(&two)).expect("memory").files_left(), 2);
 }
+
+/// A sparse file: bytes at the two ends of a hole, which takes no memory. Counts the bytes that are read.
+struct Sparse {
+    start: Vec<u8>,
+    hole: u64,
+    end: Vec<u8>,
+    at: u64,
+    read: u64,
+}
+
+impl Sparse {
+    fn size(&self) -> u64 {
+        (self.start.len() + self.end.len()) as u64 + self.hole
+    }
+}
+
+impl Read for Sparse {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (hole_at, end_at) = (self.start.len() as u64, self.start.len() as u64 + self.hole);
+        let (from, is_hole) = match self.at {
+            at if at < hole_at => (&self.start[at as usize..], false),
+            at if at < end_at => (&[][..], true),
+            at => (self.end.get((at - end_at) as usize..).unwrap_or_default(), false),
+        };
+        let left = if is_hole { end_at - self.at } else { from.len() as u64 };
+        let count = left.min(buffer.len() as u64) as usize;
+        if is_hole {
+            buffer[..count].fill(0);
+        } else {
+            buffer[..count].copy_from_slice(&from[..count]);
+        }
+        self.at += count as u64;
+        self.read += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Sparse {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.at = match to {
+            SeekFrom::Start(at) => at,
+            SeekFrom::End(by) => self.size().saturating_add_signed(by),
+            SeekFrom::Current(by) => self.at.saturating_add_signed(by),
+        };
+        Ok(self.at)
+    }
+}
+
+/// What is zero is neither a record nor a name, and nothing walks through it record by record.
+#[test]
+fn a_hole_ends_the_records_and_is_read_a_few_times_at_most() {
+    const HOLE: u64 = 96 << 20;
+    let whole = read("cpython/wall_all_100hz_none.bin");
+    let strings_at = u64::from_le_bytes(whole[40..48].try_into().expect("eight bytes"));
+    let frames_at = u64::from_le_bytes(whole[48..56].try_into().expect("eight bytes"));
+    let at = 8192;
+    for (moved, has_header) in [(HOLE, true), (0, true), (0, false)] {
+        let mut bytes = whole.clone();
+        bytes[40..48].copy_from_slice(&(strings_at + moved).to_le_bytes());
+        bytes[48..56].copy_from_slice(&(frames_at + moved).to_le_bytes());
+        if !has_header {
+            bytes[..64].fill(0);
+        }
+        // As if the file ended there: no sample of the hole is one.
+        let expected = save(&bytes[..at]).samples;
+        let (start, end) = (bytes[..at].to_vec(), bytes[at..].to_vec());
+        let mut sparse = Sparse { start, hole: HOLE, end, at: 0, read: 0 };
+        let recovered = recover(&mut sparse).expect("something is saved");
+        let losses: Vec<String> = recovered.losses.iter().map(ToString::to_string).collect();
+        assert_eq!(recovered.samples, expected, "{losses:?}");
+        assert!(losses.iter().any(|loss| loss.starts_with("the records break off after")), "{losses:?}");
+        let has_names = moved > 0;
+        let is_said = losses.iter().any(|loss| loss.contains("they are called <lost frame N>"));
+        assert_eq!(is_said, !has_names, "{losses:?}");
+        assert!(sparse.read < 4 * sparse.size(), "{} bytes of {}", sparse.read, sparse.size());
+    }
+}

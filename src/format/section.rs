@@ -20,6 +20,12 @@ pub(crate) fn table_len(length: u64) -> Result<usize> {
     })
 }
 
+/// Whether all of these bytes are zeros, at the speed of memory: holes of sparse files are large.
+pub(crate) fn are_zeros(bytes: &[u8]) -> bool {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    bytes.chunks(ZEROS.len()).all(|block| block == &ZEROS[..block.len()])
+}
+
 /// Fills `buffer` from byte `at`, as far as there is something.
 pub(crate) fn read_up_to(source: &mut (impl Read + Seek), at: u64, buffer: &mut [u8]) -> Result<usize> {
     source.seek(SeekFrom::Start(at))?;

@@ -17,7 +17,7 @@ use crate::format::layout::header::{
 };
 use crate::format::layout::ring::is_ring;
 use crate::format::open::{Profile, Reading, parts};
-use crate::format::section::read_up_to;
+use crate::format::section::{are_zeros, read_up_to};
 use crate::limits::CHUNK_BYTES;
 
 /// Bytes before a framed profile: its length as a big-endian u32.
@@ -317,8 +317,11 @@ impl Sequence {
         loop {
             let room = end.map_or(u64::MAX, |end| end.saturating_sub(from)).min(SEARCH as u64) as usize;
             let got = read_up_to(source, from, &mut buffer[..room])?;
-            let mut hits: Vec<usize> =
-                finders.iter().flat_map(|finder| finder.find_iter(&buffer[..got])).collect();
+            let read = &buffer[..got];
+            let mut hits: Vec<usize> = match are_zeros(read) {
+                true => Vec::new(),
+                false => finders.iter().flat_map(|finder| finder.find_iter(read)).collect(),
+            };
             hits.sort_unstable();
             for hit in hits {
                 let Some(at) = (from + hit as u64).checked_sub(self.ahead).filter(|at| *at > self.at) else {

@@ -102,19 +102,26 @@ pub(crate) fn frames_len(bytes: &[u8], frames: u32, base: u64) -> Result<u64> {
 }
 
 /// Reads what there is of tables whose counts are not known: strings up to `frames_at`, then at most
-/// `most` frames.
+/// `most` frames. Zeros are a hole that nobody wrote to: a writer makes no two empty strings, and no frame of zeros.
 pub(crate) fn read_remains(bytes: &[u8], frames_at: usize, most: usize) -> Tables {
     let mut tables = Tables::default();
     let mut fields = Fields { bytes: &bytes[..frames_at.min(bytes.len())], pos: 0, base: 0 };
+    let mut has_empty = false;
     while tables.strings.len() < TABLE_ENTRIES as usize
         && let Some(string) = fields.string()
     {
+        if string.is_empty() && std::mem::replace(&mut has_empty, true) {
+            break;
+        }
         tables.strings.push(string);
     }
     let mut fields = Fields { bytes, pos: frames_at.min(bytes.len()), base: 0 };
     while tables.frames.len() < most.min(TABLE_ENTRIES as usize) {
+        let start = fields.pos;
         let Ok(frame) = fields.frame(tables.frames.len() as u32) else { break };
-        if frame.path.max(frame.function) as usize >= tables.strings.len() {
+        if bytes[start..fields.pos].iter().all(|byte| *byte == 0)
+            || frame.path.max(frame.function) as usize >= tables.strings.len()
+        {
             break;
         }
         tables.frames.push(frame);

@@ -5,8 +5,8 @@
 //! header is lost, the tables are looked for after the records; frames whose definitions are lost are
 //! named by their numbers.
 //!
-//! Nothing is invented. Zeros up to the end are room that a file system gave and nobody wrote to, so a record
-//! counts only if it ends before them. Where it is not known how far the records go, bytes that no writer
+//! Nothing is invented. Zeros up to the end, or a block of them, are room that a file system gave and nobody wrote to, so
+//! a record counts only if it ends before them. Where it is not known how far the records go, bytes that no writer
 //! makes a record of are none; and without a header, or zeros in its place, the tables have to show that
 //! records begin where they should.
 
@@ -29,7 +29,7 @@ use crate::format::open::ZSTD_MAGIC;
 use crate::format::record::{
     Body, FULL, REPEAT, Record, RecordReader, RegionPosition, write_change, write_head,
 };
-use crate::format::section::read_up_to;
+use crate::format::section::{are_zeros, read_up_to};
 use crate::format::write::writer::{Packing, Writer};
 use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, TABLE_BYTES, ZSTD_WINDOW_LOG};
 use crate::model::{Frame, Location, RunFacts, Statistics, Tables, ThreadKey};
@@ -41,6 +41,8 @@ const ENTRIES: u32 = 8192;
 const ENDS: usize = 64;
 /// Bytes that are searched at once for the last one that is not zero.
 const PIECE: u64 = 64 * 1024;
+/// Bytes of a file system's block, the least that a hole can have.
+const FS_BLOCK: usize = 4096;
 /// Interpreters are numbered from 0; greater ids than this are bytes of something else.
 const INTERPRETER_IDS: u32 = 1 << 20;
 /// The status bits that a writer sets.
@@ -76,9 +78,14 @@ pub(crate) fn salvage(source: &mut (impl Read + Seek)) -> Result<Salvaged> {
     let mut magic = [0; 4];
     read_up_to(source, HEADER_LEN, &mut magic)?;
     let is_zstd = magic == ZSTD_MAGIC;
-    let written_end = last_nonzero(source, size)?;
+    let mut written_end = last_nonzero(source, size)?;
+    let hole = if is_zstd { None } else { first_hole(source, written_end)? };
+    if let Some(hole) = hole {
+        written_end = last_nonzero(source, hole)?;
+    }
     let mut best: Option<(Walk, Head)> = None;
     for mut head in heads(&start, size) {
+        head.hole = hole.filter(|hole| *hole < head.records_end);
         head.records_end = head.records_end.min(written_end);
         let mut walk = walk(source, &head, is_zstd)?;
         if head.header.as_ref().is_some_and(|header| header.samples != walk.samples) {
@@ -110,12 +117,27 @@ fn last_nonzero(source: &mut (impl Read + Seek), end: u64) -> Result<u64> {
     while end > HEADER_LEN {
         let from = end.saturating_sub(PIECE).max(HEADER_LEN);
         let got = read_up_to(source, from, &mut piece[..(end - from) as usize])?;
-        if let Some(at) = piece[..got].iter().rposition(|byte| *byte != 0) {
-            return Ok(from + at as u64 + 1);
+        if !are_zeros(&piece[..got]) {
+            let zeros = piece[..got].iter().rev().take_while(|byte| **byte == 0).count();
+            return Ok(from + (got - zeros) as u64);
         }
         end = from;
     }
     Ok(HEADER_LEN)
+}
+
+/// Where the first hole before `end` begins: a block of a file system that was never written, in zeros. No run of records
+/// has so many.
+fn first_hole(source: &mut (impl Read + Seek), end: u64) -> Result<Option<u64>> {
+    let mut piece = vec![0; PIECE as usize];
+    for from in (0..end).step_by(piece.len()) {
+        let room = PIECE.min(end - from) as usize;
+        let got = read_up_to(source, from, &mut piece[..room])?;
+        if let Some(block) = piece[..got].chunks_exact(FS_BLOCK).position(are_zeros) {
+            return Ok(Some(from + (block * FS_BLOCK) as u64));
+        }
+    }
+    Ok(None)
 }
 
 fn nothing(start: &[u8], size: u64) -> Error {
@@ -138,6 +160,8 @@ struct Head {
     knows_facts: bool,
     /// Where the records end, at the latest.
     records_end: u64,
+    /// Where a hole breaks them off, if one does.
+    hole: Option<u64>,
     /// Whether they end just there.
     is_end_known: bool,
     /// Whether it shows that records begin after it.
@@ -167,6 +191,7 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
                 mode_fault,
                 knows_facts,
                 records_end,
+                hole: None,
                 is_end_known,
                 is_anchored,
             }];
@@ -189,6 +214,7 @@ fn heads(start: &[u8; 64], size: u64) -> Vec<Head> {
             mode_fault: None,
             knows_facts: !is_blank,
             records_end,
+            hole: None,
             is_end_known,
             is_anchored,
         }
@@ -465,6 +491,12 @@ fn write(
         };
         writer.added(u64::from(samples))
     })?;
+
+    if walk.fault.is_none()
+        && let Some(hole) = head.hole
+    {
+        walk.fault = Some(Error::profile("a hole of zeros").at(Position::Byte(hole)));
+    }
 
     let FoundTables { tables, statistics, at } = found;
     for index in 0..tables.strings.len() as u32 {
