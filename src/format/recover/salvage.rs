@@ -561,3 +561,6 @@ fn losses(head: &Head, walk: &Walk, lost_frames: u32, has_tables: bool, has_stat
     }
     losses
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,6 +69,22 @@ fn sorted(records: &[Made], rank: impl Fn(u64) -> usize, threads: usize) -> Vec<
     samples
 }
 
+/// What the first walk says of a region, against the list.
+fn check_summary(scan: &SampleSummary, records: &[Made], samples: &[(OrderKey, usize, u64, u8)]) {
+    let changes = records.iter().filter(|record| record.is_change).count() as u64;
+    assert_eq!(scan.samples, samples.len() as u64);
+    assert_eq!(scan.records.iter().sum::<u64>(), records.len() as u64);
+    assert_eq!(scan.records[usize::from(REPEAT)], records.len() as u64 - changes);
+    for (rank, thread) in scan.threads.iter().enumerate() {
+        let times: Vec<u64> =
+            samples.iter().filter(|(_, of, ..)| *of == rank).map(|(.., time, _)| *time).collect();
+        assert_eq!(thread.samples, times.len() as u64);
+        let span = thread.span.expect("samples");
+        assert_eq!(Some(&span.first_us), times.iter().min());
+        assert_eq!(Some(&span.last_us), times.iter().max());
+    }
+}
+
 /// Replays a region `wanted` samples at a time, against the list; tells how many samples waited at most.
 fn check(records: &[Made], wanted: usize) -> usize {
     let bytes = region(records);
@@ -79,6 +95,7 @@ fn check(records: &[Made], wanted: usize) -> usize {
         .map(|id| if records.iter().any(|record| record.thread == id) { rank(id) } else { usize::MAX })
         .collect();
     let expected = sorted(records, |id| ranks[id as usize], scan.threads.len());
+    check_summary(&scan, records, &expected);
     let mut replay = Replay::new(reader(&bytes), &scan, START, &mut late);
     let (mut done, mut most) = (0, 0);
     loop {
