@@ -42,11 +42,21 @@ pub const CHUNK_BYTES: u64 = u32::MAX as u64;
 pub const CHUNK_SAMPLES: u64 = 2 * 1024 * 1024;
 
 /// Samples that a profile's records may be out of time order before a record counts as late
-/// and is set aside.
+/// and is set aside. Of samples that bring frames every [`FRAMES_A_SAMPLE`] count as one more.
 pub const REORDER_SAMPLES: usize = 256 * 1024;
 
-/// Threads of one profile or chunk, those that have ended among them: a few hundred bytes of each stay in memory.
-pub const THREADS: usize = 256 * 1024;
+/// As many frames of a stack take about as much memory as a sample.
+pub const FRAMES_A_SAMPLE: u32 = 16;
+
+/// Bytes of raw messages, tables of counts and heartbeats that a batch holds before it closes, whatever else closes it.
+pub const BATCH_BYTES: usize = 32 * 1024 * 1024;
+
+/// Threads of one profile or chunk, those that have ended among them: up to a kilobyte of each stays in memory.
+pub const THREADS: usize = 128 * 1024;
+
+/// Frames of the deepest stacks of a profile's threads, all together: a thread's last stack stays in memory, since
+/// a record tells only how the next one differs.
+pub const THREAD_FRAMES: usize = 4 * 1024 * 1024;
 
 /// Late records of one profile. CPython's writer leaves at most a few for each thread and 16 KiB of samples.
 pub const LATE_RECORDS: usize = 1024 * 1024;

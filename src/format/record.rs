@@ -96,6 +96,12 @@ impl Change {
     pub fn keeps_innermost(self, depth: u32) -> Option<u32> {
         (self.encoding == SUFFIX && self.push == 0 && self.old < depth).then_some(self.old)
     }
+
+    /// How many frames the record puts onto a stack of `depth` frames.
+    #[inline]
+    pub fn brings(self, depth: u32) -> u32 {
+        self.keeps_innermost(depth).unwrap_or(self.push)
+    }
 }
 
 /// Appends a record's head.

@@ -6,10 +6,13 @@ use std::collections::BinaryHeap;
 use crate::error::{Error, Result};
 use crate::format::record::entries::{self, ENTRY_MAX};
 use crate::format::record::{Body, RecordReader};
-use crate::format::scan::{BLOCK, Late, SampleSummary};
+use crate::format::scan::{BLOCK, Late, SampleSummary, weight};
 use crate::format::threads::ThreadIndex;
-use crate::limits::{REORDER_SAMPLES, STACK_DEPTH};
+use crate::limits::{FRAMES_A_SAMPLE, REORDER_SAMPLES, STACK_DEPTH};
 use crate::model::{OrderKey, ReorderBuffer, StackChange};
+
+/// So many frames that wait with complete samples are enough.
+const FRAMES_WAITING: usize = REORDER_SAMPLES * FRAMES_A_SAMPLE as usize;
 
 /// Entries that are loaded one by one; of more, room is made for all at once.
 const FEW: u32 = 16;
@@ -22,8 +25,10 @@ const FEW: u32 = 16;
 pub struct Replay<'a> {
     reader: RecordReader<'a>,
     scan: &'a SampleSummary,
-    /// Samples that were read of the region.
+    /// Samples that were read of the region, by [`weight`].
     read: u64,
+    /// Samples that were put into the buffer, by the same.
+    loaded: u64,
     index: ThreadIndex,
     buffer: ReorderBuffer,
     open: Option<Open>,
@@ -81,6 +86,7 @@ impl<'a> Replay<'a> {
             reader,
             scan,
             read: 0,
+            loaded: 0,
             index: ThreadIndex::default(),
             buffer: ReorderBuffer::new(threads, start_us),
             open: None,
@@ -127,24 +133,26 @@ impl<'a> Replay<'a> {
         self.ended && self.late.head().is_none()
     }
 
-    /// Loads until at least `wanted` samples are complete, or all of them.
+    /// Loads until at least `wanted` samples are complete, or all of them; fewer, but one at least, where the frames
+    /// that wait with them would take too much memory.
     ///
     /// # Errors
     ///
     /// Errors of the source.
     pub fn load(&mut self, wanted: usize) -> Result<()> {
         loop {
-            let before = self.complete_before();
-            if before.is_none() || self.buffer.count_before(before) >= wanted {
+            let Some(before) = self.complete_before() else { return Ok(()) };
+            let complete = self.buffer.count_before(Some(before));
+            if complete >= wanted || complete > 0 && self.buffer.frames_waiting() > FRAMES_WAITING {
                 return Ok(());
             }
             // Counting walks all queues, so a good many samples are loaded between two counts.
-            let target = self.buffer.waiting() + wanted.max(BLOCK as usize);
+            let target = self.loaded + (wanted as u64).clamp(BLOCK, REORDER_SAMPLES as u64);
             // Without late records, as in most profiles, there is nothing to choose from.
-            while self.late.head().is_none() && !self.ended && self.buffer.waiting() < target {
+            while self.late.head().is_none() && !self.ended && self.loaded < target {
                 self.load_main()?;
             }
-            while self.buffer.waiting() < target && !self.is_through() {
+            while self.loaded < target && !self.is_through() {
                 self.step()?;
             }
         }
@@ -178,11 +186,13 @@ impl<'a> Replay<'a> {
             Body::Repeat { count } if count > 0 => self.load_open(Open { queue, left: count, skip, is_late }),
             Body::Repeat { .. } => Ok(()),
             Body::Change { delta, status, change } => {
-                self.read += 1;
+                // A record that brings the innermost frames is never late.
+                let depth = if skip > 0 { 0 } else { self.buffer.depth(queue) };
+                self.read += u64::from(weight(change.brings(depth)));
                 if skip > 0 {
                     return Ok(());
                 }
-                let depth = self.buffer.depth(queue);
+                self.loaded += u64::from(weight(change.brings(depth)));
                 if let Some(innermost) = change.keeps_innermost(depth) {
                     let stack = self.buffer.newest_stack(queue);
                     let pushed = stack.iter().rev().take(innermost as usize).copied();
@@ -224,6 +234,7 @@ impl<'a> Replay<'a> {
         open.skip -= skip;
         open.left -= step;
         self.read += u64::from(step);
+        self.loaded += u64::from(these);
         self.open = (open.left > 0).then_some(open);
         Ok(())
     }
@@ -251,11 +262,13 @@ impl<'a> Replay<'a> {
                 self.renumbered.as_ref().map_or(frame, |numbers| numbers[frame as usize])
             });
             self.buffer.change(queue, change, pushed);
+            self.loaded += u64::from(weight(change.push));
         }
         let these = (record.samples - loaded).min(*at_once);
         let fill = |deltas: &mut [u64], status: &mut [u8]| entries::columns(buffer, &mut pos, deltas, status);
         let torn = |_| Error::from(std::io::Error::other("a torn spool"));
         self.buffer.extend(queue, these as usize, fill).map_err(torn)?;
+        self.loaded += u64::from(these);
         progress[number] = Progress { samples: loaded + these, bytes: bytes + pos as u64 };
         self.late.put_off(number, self.buffer.next_key(queue));
         Ok(())

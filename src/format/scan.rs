@@ -17,8 +17,8 @@ use crate::counts::windows::CountedWindows;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::record::entries;
 use crate::format::record::{Body, Change, ENTRIES_AT_ONCE, REPEAT, Record, RecordReader};
-use crate::format::threads::{OrderSeen, ThreadIndex};
-use crate::limits::{LATE_RECORDS, SPOOL_MEMORY, STACK_DEPTH, THREADS};
+use crate::format::threads::{OrderSeen, ThreadIndex, ThreadMemory};
+use crate::limits::{FRAMES_A_SAMPLE, LATE_RECORDS, SPOOL_MEMORY, STACK_DEPTH};
 use crate::model::{Clock, OrderKey, StackChange, ThreadKey, TimeSpan};
 
 /// What a sample region holds.
@@ -80,8 +80,14 @@ struct Horizon {
     /// The least place in each block, but for late records; the greatest where there are only these.
     lows: Vec<OrderKey>,
     low: OrderKey,
-    /// Samples that the block still takes.
+    /// Samples that the block still takes; see [`weight`].
     left: u32,
+}
+
+/// What a sample that brings so many frames counts for in the window of those that wait: its frames wait too.
+#[inline(always)]
+pub(crate) fn weight(frames: u32) -> u32 {
+    1 + frames / FRAMES_A_SAMPLE
 }
 
 impl Horizon {
@@ -109,21 +115,23 @@ impl Horizon {
         self.left
     }
 
-    /// `samples`, at most [`Horizon::step`], were read of one thread, with places from `low`, or the greatest
-    /// one if they are late, to `high`.
+    /// `samples`, at most [`Horizon::step`] or a single one of some [`weight`], were read of one thread, with places
+    /// from `low`, or the greatest one if they are late, to `high`.
     #[inline(always)]
     fn advance(&mut self, samples: u32, low: OrderKey, high: OrderKey) {
         self.high = self.high.max(high);
         self.low = self.low.min(low);
-        self.left -= samples;
-        if self.left == 0 {
-            self.next_block();
+        if samples < self.left {
+            self.left -= samples;
+        } else {
+            self.next_block(samples - self.left);
         }
     }
 
+    /// `over` samples of the last step are in the next block.
     #[cold]
-    fn next_block(&mut self) {
-        self.left = ENTRIES_AT_ONCE;
+    fn next_block(&mut self, over: u32) {
+        self.left = ENTRIES_AT_ONCE - over;
         self.lows.push(std::mem::replace(&mut self.low, OrderKey::MAX));
         self.highs.push_back(self.high);
         if self.highs.len() as u64 > self.reorder as u64 / BLOCK {
@@ -167,6 +175,8 @@ struct ScannedThread {
     key: ThreadKey,
     walk: Walk,
     depth: u32,
+    /// The greatest depth that it had.
+    deepest: u32,
     samples: u64,
     /// The last instant in which it was written: [`OrderSeen`].
     written_in: u64,
@@ -240,6 +250,7 @@ impl Region<'_> {
             late: Late::default(),
             index: ThreadIndex::default(),
             threads: Vec::new(),
+            memory: ThreadMemory::default(),
             start_us: self.start_us,
             horizon: Horizon::new(self.reorder),
             order: OrderSeen::default(),
@@ -285,6 +296,7 @@ struct Scanner {
     late: Late,
     index: ThreadIndex,
     threads: Vec<ScannedThread>,
+    memory: ThreadMemory,
     start_us: u64,
     horizon: Horizon,
     order: OrderSeen,
@@ -312,15 +324,13 @@ impl Scanner {
 
     #[cold]
     fn add_thread(&mut self, key: ThreadKey) -> Result<()> {
-        if self.threads.len() == THREADS {
-            let detail = format!("the profile holds more than {THREADS} threads, the limit");
-            return Err(Error::new(ErrorKind::Limit, detail));
-        }
+        self.memory.add_thread()?;
         let walk = Walk { last_time: self.start_us, clock: Clock::default(), low: u64::MAX };
         self.threads.push(ScannedThread {
             key,
             walk,
             depth: 0,
+            deepest: 0,
             samples: 0,
             written_in: 0,
             has_changed: false,
@@ -340,6 +350,7 @@ impl Scanner {
     ) -> Result<()> {
         let thread = &mut self.threads[index];
         let resolved = change.resolve(thread.depth).map_err(|fault| reader.fault(at, fault))?;
+        let weight = weight(change.brings(thread.depth));
         for &frame in reader.pushed() {
             match self.scan.used_frames.get_mut(frame as usize) {
                 Some(true) => {}
@@ -372,11 +383,14 @@ impl Scanner {
         }
         let depth = resolved.keep + resolved.push;
         let thread = &mut self.threads[index];
+        if depth > thread.deepest {
+            self.memory.deepen(&mut thread.deepest, depth)?;
+        }
         thread.depth = depth;
         thread.has_changed = true;
         thread.walk.take(delta);
         thread.samples += 1;
-        self.horizon.advance(1, low, place);
+        self.horizon.advance(weight, low, place);
         self.changed_at = at;
         self.count(change.encoding, 1, depth);
         Ok(())

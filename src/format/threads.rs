@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{THREAD_FRAMES, THREADS};
 use crate::model::ThreadKey;
 
 /// Threads by key, with a short cut for those that were asked for last.
@@ -41,6 +43,53 @@ impl ThreadIndex {
         let index = *self.indexes.entry(thread).or_insert(next);
         self.recent[recent] = Some((thread, index));
         index as usize
+    }
+}
+
+/// What has to be known of the threads of one profile, to read or to write it, within its limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ThreadMemory {
+    threads: usize,
+    /// Of the deepest stack of each.
+    frames: usize,
+}
+
+impl ThreadMemory {
+    /// There is one more thread.
+    ///
+    /// # Errors
+    ///
+    /// More than [`THREADS`].
+    #[cold]
+    pub fn add_thread(&mut self) -> Result<()> {
+        self.threads += 1;
+        if self.threads > THREADS {
+            let detail = format!("the profile holds more than {THREADS} threads, the limit");
+            return Err(Error::new(ErrorKind::Limit, detail));
+        }
+        Ok(())
+    }
+
+    /// A thread has a stack of so many frames, where the deepest one so far had `deepest`.
+    ///
+    /// # Errors
+    ///
+    /// More than [`THREAD_FRAMES`].
+    #[cold]
+    pub fn deepen(&mut self, deepest: &mut u32, depth: u32) -> Result<()> {
+        self.frames += (depth - *deepest) as usize;
+        *deepest = depth;
+        if self.frames > THREAD_FRAMES {
+            let detail =
+                format!("the threads' stacks have more than {THREAD_FRAMES} frames in all, the limit");
+            return Err(Error::new(ErrorKind::Limit, detail));
+        }
+        Ok(())
+    }
+
+    /// Whether so many more threads are within the limits, in all likelihood.
+    pub fn has_room_for(&self, threads: usize) -> bool {
+        self.threads + threads <= THREADS && self.frames <= THREAD_FRAMES / 2
     }
 }
 

@@ -34,8 +34,10 @@ pub enum Cut {
 }
 
 impl ReorderBuffer {
-    /// Queues of more threads give their room back whenever they are empty.
+    /// So many queues keep the room that they once needed.
     const FEW: usize = 64;
+    /// Samples for which more queues keep room, all together.
+    const ROOM: usize = 512 * 1024;
 
     /// A queue for each of `threads`, each starting with an empty stack at `start_us`.
     pub fn new(threads: impl IntoIterator<Item = ThreadKey>, start_us: u64) -> Self {
@@ -47,6 +49,11 @@ impl ReorderBuffer {
     /// Samples that wait, over all queues.
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Frames that wait with them, as parts of the changes to their threads' stacks.
+    pub fn frames_waiting(&self) -> usize {
+        self.active.iter().map(|queue| self.queues[*queue as usize].frames_waiting()).sum()
     }
 
     /// The least place that the next sample of queue `index` can have.
@@ -197,13 +204,14 @@ impl ReorderBuffer {
     /// Takes the last cut's samples off the queues.
     pub fn advance(&mut self) {
         let is_many = self.queues.len() > Self::FEW;
+        let room = is_many.then(|| Self::ROOM / self.queues.len());
         let ReorderBuffer { queues, active, ends, waiting } = self;
         let mut ends = ends.drain(..);
         active.retain(|index| {
             let queue = &mut queues[*index as usize];
             let Some(end) = ends.next() else { return true };
             *waiting -= queue.waiting_to(end);
-            queue.advance(end, is_many);
+            queue.advance(end, room);
             queue.is_active
         });
     }

@@ -5,7 +5,7 @@ use crate::error::{ErrorKind, Result};
 use crate::format::layout::header::ByteOrder;
 use crate::format::record::{self, Change, REPEAT};
 use crate::format::scan::{Region, ScanResult};
-use crate::limits::THREADS;
+use crate::limits::{THREAD_FRAMES, THREADS};
 use crate::model::{Clock, Cut, ThreadKey};
 use crate::varint;
 
@@ -25,17 +25,24 @@ fn thread(thread_id: u64) -> ThreadKey {
     ThreadKey { interpreter_id: 0, thread_id }
 }
 
+/// A change brings any number of frames, by the sample's status.
+fn depth_of(status: u8) -> usize {
+    1 + usize::from(status) * 37 % STACK_DEPTH
+}
+
+/// A status that brings as many as can be.
+fn deepest() -> u8 {
+    (0..=u8::MAX).max_by_key(|status| depth_of(*status)).expect("some")
+}
+
 fn region(records: &[Made]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for record in records {
         if record.is_change {
-            record::write_change(
-                &mut bytes,
-                thread(record.thread),
-                record.samples[0],
-                Change::full(1),
-                std::iter::once(0),
-            );
+            let (thread, sample) = (thread(record.thread), record.samples[0]);
+            let depth = depth_of(sample.1);
+            let change = Change::full(depth as u32);
+            record::write_change(&mut bytes, thread, sample, change, std::iter::repeat_n(0, depth));
             continue;
         }
         record::write_head(&mut bytes, thread(record.thread), REPEAT);
@@ -201,6 +208,29 @@ fn idle_threads_wait_in_bounded_memory_and_come_in_order() {
 fn a_clock_that_stands_still_gives_up_neither_order_nor_memory() {
     let most = check(&pool(20, 3000, 4, 0), 2000);
     assert!(most < 2 * REORDER + 2 * 4096 + 4096 * 21, "{most} samples waited");
+}
+
+#[test]
+fn frames_that_wait_are_bounded_as_samples_are() {
+    // One thread's samples, each with a stack of its own, stand before those of another one.
+    let of = |id| move |_| Made { thread: id, is_change: true, samples: vec![(10, deepest())] };
+    let records: Vec<Made> = (0..40_000).map(of(0)).chain((0..40_000).map(of(1))).collect();
+    let most = check(&records, 100_000);
+    assert!(most * STACK_DEPTH < 2 * FRAMES_WAITING, "{most} samples waited");
+}
+
+#[test]
+fn deeper_stacks_of_all_threads_than_the_limit_are_an_error_that_names_it() {
+    let records = |threads: usize| -> Vec<Made> {
+        (0..threads as u64)
+            .map(|thread| Made { thread, is_change: true, samples: vec![(10, deepest())] })
+            .collect()
+    };
+    let fitting = THREAD_FRAMES / depth_of(deepest());
+    assert!(scan(&region(&records(fitting))).expect("not too deep").fault.is_none());
+    let error = scan(&region(&records(fitting + 1))).err().expect("too deep");
+    assert_eq!(error.kind(), ErrorKind::Limit);
+    assert!(error.to_string().contains(&THREAD_FRAMES.to_string()), "{error}");
 }
 
 #[test]

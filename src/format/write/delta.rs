@@ -12,6 +12,7 @@ use tempfile::SpooledTempFile;
 use crate::error::Result;
 use crate::format::record::entries::{self, ENTRY_MAX};
 use crate::format::record::{Change, FULL, REPEAT, write_change, write_head};
+use crate::format::threads::ThreadMemory;
 use crate::limits::{RUNS_MEMORY, SPOOL_MEMORY};
 use crate::model::ThreadKey;
 use crate::varint;
@@ -26,7 +27,8 @@ pub(crate) struct DeltaEncoder {
     indexes: FxHashMap<ThreadKey, usize>,
     /// In the order in which they were first seen.
     threads: Vec<EncodedThread>,
-    /// Bytes of the runs in memory, and how many may be there.
+    memory: ThreadMemory,
+    /// Bytes that the runs have room for in memory, and how many may be there.
     kept: usize,
     may_keep: usize,
     spool: Option<SpooledTempFile>,
@@ -38,6 +40,8 @@ struct EncodedThread {
     last_time: u64,
     /// Outermost frame first.
     stack: Vec<u32>,
+    /// Frames of the deepest that it had.
+    deepest: u32,
     /// The run's end, after what is in the spool.
     run: Vec<u8>,
     run_samples: u32,
@@ -53,6 +57,7 @@ impl DeltaEncoder {
             start_us,
             indexes: FxHashMap::default(),
             threads: Vec::new(),
+            memory: ThreadMemory::default(),
             kept: 0,
             may_keep: RUNS_MEMORY,
             spool: None,
@@ -60,19 +65,32 @@ impl DeltaEncoder {
     }
 
     /// The number of a thread; a new one gets the next.
-    pub fn thread(&mut self, key: ThreadKey) -> usize {
-        *self.indexes.entry(key).or_insert_with(|| {
-            self.threads.push(EncodedThread {
-                key,
-                last_time: self.start_us,
-                stack: Vec::new(),
-                run: Vec::new(),
-                run_samples: 0,
-                spooled: Vec::new(),
-                spooled_len: 0,
-            });
-            self.threads.len() - 1
-        })
+    ///
+    /// # Errors
+    ///
+    /// More threads than a profile may hold.
+    pub fn thread(&mut self, key: ThreadKey) -> Result<usize> {
+        if let Some(known) = self.known_thread(key) {
+            return Ok(known);
+        }
+        self.memory.add_thread()?;
+        self.indexes.insert(key, self.threads.len());
+        self.threads.push(EncodedThread {
+            key,
+            last_time: self.start_us,
+            stack: Vec::new(),
+            deepest: 0,
+            run: Vec::new(),
+            run_samples: 0,
+            spooled: Vec::new(),
+            spooled_len: 0,
+        });
+        Ok(self.threads.len() - 1)
+    }
+
+    /// Whether the profile takes so many more threads.
+    pub fn has_room_for(&self, threads: usize) -> bool {
+        self.memory.has_room_for(threads)
     }
 
     /// The number of a thread that has one.
@@ -105,9 +123,9 @@ impl DeltaEncoder {
     #[inline]
     pub fn extend(&mut self, thread: usize, times: &[u64], status: &[u8]) -> Result<usize> {
         let run = &mut self.threads[thread];
-        let before = run.run.len();
+        let before = run.run.capacity();
         let taken = run.extend(times, status);
-        self.kept += run.run.len() - before;
+        self.kept += run.run.capacity() - before;
         if self.kept > self.may_keep {
             self.spool()?;
         }
@@ -124,8 +142,8 @@ impl DeltaEncoder {
             thread.spooled.push((at, thread.run.len() as u32));
             thread.spooled_len += thread.run.len();
             at += thread.run.len() as u64;
-            thread.run = Vec::new();
         }
+        self.threads.iter_mut().for_each(|thread| thread.run = Vec::new());
         self.kept = 0;
         Ok(())
     }
@@ -151,7 +169,6 @@ impl DeltaEncoder {
             }
             thread.spooled_len = 0;
         }
-        self.kept -= thread.run.len();
         out.append(&mut thread.run);
         thread.run_samples = 0;
         Ok(())
@@ -172,6 +189,9 @@ impl DeltaEncoder {
         let thread = &mut self.threads[thread];
         let old_depth = thread.stack.len();
         let new_depth = shared + new.len();
+        if new_depth > thread.deepest as usize {
+            self.memory.deepen(&mut thread.deepest, new_depth as u32)?;
+        }
         let count = |frames: usize| frames as u32;
         let change = if shared == 0 || shared != old_depth && shared < new_depth / 2 {
             Change::full(count(new_depth))
@@ -224,7 +244,7 @@ mod tests {
 
     fn kinds(stacks: &[&[u32]]) -> Vec<u8> {
         let mut encoder = DeltaEncoder::new(0);
-        let thread = encoder.thread(THREAD);
+        let thread = encoder.thread(THREAD).expect("few");
         let mut kinds = Vec::new();
         for (time, stack) in (1..).zip(stacks) {
             let shared = encoder.stack(thread).iter().zip(*stack).take_while(|(a, b)| a == b).count();
@@ -256,14 +276,14 @@ mod tests {
     #[test]
     fn a_run_is_full_before_it_could_pass_sixteen_kib() {
         let mut encoder = DeltaEncoder::new(0);
-        let thread = encoder.thread(THREAD);
+        let thread = encoder.thread(THREAD).expect("few");
         let times: Vec<u64> = (1..=9000).collect();
         let status = vec![0; times.len()];
         assert_eq!(encoder.extend(thread, &times, &status).expect("memory"), 8187);
         assert!(encoder.is_full(thread));
         assert_eq!(encoder.extend(thread, &times, &status).expect("memory"), 0);
         // One by one just as many.
-        let other = encoder.thread(ThreadKey { thread_id: 8, ..THREAD });
+        let other = encoder.thread(ThreadKey { thread_id: 8, ..THREAD }).expect("few");
         let mut one_by_one = times.chunks(1).zip(status.chunks(1));
         let taken =
             one_by_one.position(|(time, status)| encoder.extend(other, time, status).expect("memory") == 0);
@@ -275,8 +295,9 @@ mod tests {
         let records = |may_keep: usize| {
             let mut encoder = DeltaEncoder { may_keep, ..DeltaEncoder::new(0) };
             let mut out = Vec::new();
-            let threads: Vec<usize> =
+            let threads: Result<Vec<usize>> =
                 (0..20).map(|id| encoder.thread(ThreadKey { thread_id: id, ..THREAD })).collect();
+            let threads = threads.expect("few");
             for tick in 1..12_000u64 {
                 for &thread in &threads {
                     if encoder.is_full(thread) {

@@ -109,9 +109,6 @@ impl Drop for Appender<'_> {
 }
 
 impl ThreadQueue {
-    /// Room for so many samples stays where many queues share the memory.
-    const ROOM: usize = 64;
-
     pub(crate) fn new(thread: ThreadKey, start_us: u64) -> Self {
         ThreadQueue {
             thread,
@@ -149,6 +146,10 @@ impl ThreadQueue {
 
     pub(crate) fn head_key(&self) -> Option<u64> {
         self.keys().get(self.head).copied()
+    }
+
+    pub(crate) fn frames_waiting(&self) -> usize {
+        self.pushed.len() - self.pushed_head
     }
 
     /// How many samples wait before `end`.
@@ -286,19 +287,25 @@ impl ThreadQueue {
         }
     }
 
-    /// Takes the samples before `end` off. One of many queues keeps little room that it does not need.
-    pub(crate) fn advance(&mut self, end: usize, is_one_of_many: bool) {
+    /// Takes the samples before `end` off. What is there beyond `room`, of samples, runs and frames, is given back where
+    /// it is not needed.
+    pub(crate) fn advance(&mut self, end: usize, room: Option<usize>) {
         if self.head < end {
             self.deliver(end);
         }
         self.compact();
         self.is_active = self.head < self.times.len();
-        if is_one_of_many && self.times.capacity() > Self::ROOM.max(4 * self.times.len()) {
-            self.times.shrink_to(Self::ROOM);
-            self.status.shrink_to(Self::ROOM);
-            self.keys.iter_mut().for_each(|keys| keys.shrink_to(Self::ROOM));
-            self.runs.shrink_to(Self::ROOM);
-            self.pushed.shrink_to(Self::ROOM);
+        let Some(room) = room else { return };
+        if self.times.capacity() > room.max(4 * self.times.len()) {
+            self.times.shrink_to(room);
+            self.status.shrink_to(room);
+            self.keys.iter_mut().for_each(|keys| keys.shrink_to(room));
+        }
+        if self.runs.capacity() > room.max(4 * self.runs.len()) {
+            self.runs.shrink_to(room);
+        }
+        if self.pushed.capacity() > room.max(4 * self.pushed.len()) {
+            self.pushed.shrink_to(room);
         }
     }
 

@@ -119,5 +119,5 @@ fn queues_that_are_empty_hold_nothing() {
     queues.advance();
     assert!(queues.active.is_empty() && queues.first_key().is_none());
     let room: usize = queues.queues.iter().map(ThreadQueue::room).sum();
-    assert!(room <= 1000 * 64 * 9, "room for {room} bytes of samples");
+    assert!(room <= ReorderBuffer::ROOM * 9, "room for {room} bytes of samples");
 }
