@@ -14,7 +14,7 @@ use crate::cli::network::network;
 use crate::cli::output::profile_output::ProfileOutlet;
 use crate::cli::ui::messages::Messages;
 use crate::convert::{Flush, Outcome, ProfileOptions, ToBinary, ToChunks};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::SPOOL_MEMORY;
 use crate::protocol::Lines;
 
@@ -75,7 +75,11 @@ impl Job<'_> {
         match made {
             Ok((status, ())) => Ok(status),
             // The chunks before it are whole.
-            Err(error) if stored.get() > 0 && error.kind() == ErrorKind::Io && !is_broken_pipe(&error) => {
+            Err(error)
+                if stored.get() > 0
+                    && matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit)
+                    && !is_broken_pipe(&error) =>
+            {
                 self.messages.error(&error);
                 Ok(Status::Partial)
             }
@@ -105,7 +109,8 @@ impl Job<'_> {
             match lines.next_message() {
                 Ok(Some(line)) => {
                     is_stream = true;
-                    each(line.number, line.bytes).map_err(|error| self.blamed(error))?;
+                    let here = Position::Line(line.number);
+                    each(line.number, line.bytes).map_err(|error| self.blamed(error, Some(here)))?;
                 }
                 Ok(None) if is_stream => break None,
                 Ok(None) => break other.map(no_stream),
@@ -117,9 +122,19 @@ impl Job<'_> {
     }
 
     /// An error on the way from the input's lines to the target, with the name of the one that it is of.
-    fn blamed(&self, error: Error) -> Error {
-        let name = if error.kind() == ErrorKind::Io { self.target.name() } else { self.input.name() };
-        error.within(&name)
+    fn blamed(&self, error: Error, position: Option<Position>) -> Error {
+        if error.kind() == ErrorKind::Io {
+            return error.within(&self.target.name());
+        }
+        let error = if error.kind() == ErrorKind::Limit && self.args.layout() == Layout::V1 {
+            error.hint("--layout v2 makes chunks, each of which has threads and tables of its own")
+        } else {
+            error
+        };
+        match position {
+            Some(position) => error.at(position).within(&self.input.name()),
+            None => error.within(&self.input.name()),
+        }
     }
 
     /// Tells what became of the stream.
@@ -132,7 +147,7 @@ impl Job<'_> {
         let named = |error: Error| error.within(&name);
         let Outcome { sink, samples, losses, tolerated: more, left_out } = match outcome {
             Ok(outcome) => outcome,
-            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(error)),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(error, None)),
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
         if !left_out.is_empty() {

@@ -152,7 +152,8 @@ impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
         {
             let next = first_key(&keys(&open.merge, group, left));
             let is_full = open.writer.samples() >= limit && next > last;
-            if is_full || self.end_of_interval(first).is_some_and(|end| end <= next) {
+            let is_over = self.end_of_interval(first).is_some_and(|end| end <= next);
+            if is_full || is_over || !open.merge.has_room_for(group) {
                 self.close(run)?;
             }
         }

@@ -139,6 +139,14 @@ impl Merge {
         self.encoder.threads()
     }
 
+    /// Whether the profile takes the threads of these messages.
+    pub fn has_room_for(&self, group: &[RawColumns]) -> bool {
+        let threads = || group.iter().flat_map(RawColumns::threads);
+        let is_new = |thread: &&ThreadColumns| self.encoder.known_thread(thread.key()).is_none();
+        self.encoder.has_room_for(threads().count())
+            || self.encoder.has_room_for(threads().filter(is_new).count())
+    }
+
     /// Samples whose outermost frames were left out.
     pub fn cut_stacks(&self) -> u64 {
         self.cut_stacks
@@ -160,7 +168,8 @@ impl Merge {
     ///
     /// # Errors
     ///
-    /// Errors of the writer's sink, and of what is spooled.
+    /// Errors of the writer's sink, and of what is spooled; more threads, or deeper stacks of them, than a profile may
+    /// hold.
     pub fn add<W: Write + Seek>(
         &mut self,
         group: &[RawColumns],
@@ -179,7 +188,7 @@ impl Merge {
         self.deepest = self.depth.iter().max().map_or(0, |depth| *depth as usize);
         self.index.clear();
         self.index.resize(self.depth.len(), None);
-        let mut cursors = self.cursors(group, ranges);
+        let mut cursors = self.cursors(group, ranges)?;
         let mut due = BinaryHeap::with_capacity(cursors.len());
         for (order, cursor) in cursors.iter_mut().enumerate() {
             if let Some(place) = self.follow(cursor, definitions)? {
@@ -201,7 +210,7 @@ impl Merge {
 
     /// A cursor for each thread of the group, in its order. New threads are made known in the order of
     /// their first samples.
-    fn cursors<'a>(&mut self, group: &'a [RawColumns], ranges: &[Range<usize>]) -> Vec<Cursor<'a>> {
+    fn cursors<'a>(&mut self, group: &'a [RawColumns], ranges: &[Range<usize>]) -> Result<Vec<Cursor<'a>>> {
         let mut bases = 0;
         let messages = group.iter().map(|message| {
             let base = bases;
@@ -220,13 +229,13 @@ impl Merge {
         let mut numbers = vec![0; chosen.len()];
         for index in by_first {
             let ((_, thread), _) = chosen[index];
-            numbers[index] = self.encoder.thread(thread.key());
+            numbers[index] = self.encoder.thread(thread.key())?;
         }
         self.clocks.resize(self.encoder.threads(), Clock::default());
         let chosen = chosen.into_iter().zip(numbers);
-        chosen
-            .map(|(((message, thread), range), number)| Cursor::new(message, thread, number, range))
-            .collect()
+        let cursors =
+            chosen.map(|(((message, thread), range), number)| Cursor::new(message, thread, number, range));
+        Ok(cursors.collect())
     }
 
     /// Takes samples as long as they repeat the thread's stack and its run has room; returns the place of
