@@ -18,10 +18,10 @@ use crate::convert::aggregate::{Aggregator, Totals, merged};
 use crate::convert::to_stream::options::{Flush, StreamOptions};
 use crate::convert::to_stream::raw_lines::{RawLines, Wanted};
 use crate::convert::used_frames::UsedFrames;
-use crate::counts::CountTable;
+use crate::counts::{CountTable, Counts};
 use crate::error::{Error, Result};
 use crate::format::{ChunkOrder, Framing, Profile};
-use crate::limits::STACK_DEPTH;
+use crate::limits::{BATCH_BYTES, STACK_DEPTH};
 use crate::model::{
     ClockPair, Cut, OrderKey, ReorderBuffer, RunFacts, Statistics, Tables, ThreadKey, ThreadSamples, TimeSpan,
 };
@@ -164,6 +164,8 @@ struct Batch {
     at_depth_limit: u64,
     has_raw: bool,
     tables: BTreeMap<i128, CountTable>,
+    /// Rows of all of them.
+    rows: usize,
     losses: Vec<Loss>,
 }
 
@@ -282,11 +284,19 @@ impl RunStream {
         self.beat(key);
         // A batch of counts alone ends with the window that fills it.
         let is_full = self.flush.samples.is_some_and(|samples| self.batch.fresh >= samples)
-            && (self.has(MessageType::Raw) || self.window_end.is_none());
+            || self.waiting_bytes() >= BATCH_BYTES;
+        let is_full = is_full && (self.has(MessageType::Raw) || self.window_end.is_none());
         if self.batch.fresh > 0 && (is_full || self.batch_end().is_some_and(|end| end <= key)) {
             self.close_batch(sink)?;
         }
         Ok(())
+    }
+
+    /// Bytes that wait for the end of the batch.
+    fn waiting_bytes(&self) -> usize {
+        self.raw.waiting_bytes()
+            + size_of::<(u32, Counts)>() * self.batch.rows
+            + size_of::<Heartbeat>() * self.heartbeats.waiting.len()
     }
 
     /// When the open batch has to close at the latest.
@@ -394,11 +404,15 @@ impl RunStream {
     fn close_window(&mut self) {
         self.window_end = None;
         for (start, table) in self.aggregator.close_windows() {
-            let merged = match self.batch.tables.remove(&start) {
-                Some(earlier) => merged(earlier, table),
+            let table = match self.batch.tables.remove(&start) {
+                Some(earlier) => {
+                    self.batch.rows -= earlier.rows.len();
+                    merged(earlier, table)
+                }
                 None => table,
             };
-            self.batch.tables.insert(start, merged);
+            self.batch.rows += table.rows.len();
+            self.batch.tables.insert(start, table);
         }
     }
 
@@ -427,7 +441,9 @@ impl RunStream {
 
     /// Writes the open batch, unless only counts would stand in it: then it goes on.
     fn close_batch(&mut self, sink: &mut impl Write) -> Result<()> {
-        let has_content = self.batch.has_raw || !self.batch.tables.is_empty();
+        let has_content = self.batch.has_raw
+            || !self.batch.tables.is_empty()
+            || size_of::<Heartbeat>() * self.heartbeats.waiting.len() >= BATCH_BYTES;
         if !has_content && (self.has(MessageType::Raw) || self.has(MessageType::Agg)) {
             self.batch.first_key = None;
             self.batch.fresh = 0;

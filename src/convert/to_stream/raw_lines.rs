@@ -21,6 +21,8 @@ const AHEAD: usize = 4;
 const FIRST: usize = 2048;
 /// Blocks by the fullest of which the next is measured, so that most fit at once.
 const MEASURED: usize = 8;
+/// Threads of a block that goes to a worker, which gets a copy of it.
+const THREADS_COPIED: usize = 8 * 1024;
 /// Samples of a thread in a group.
 const IN_A_GROUP: usize = 64;
 /// Text of a group, about.
@@ -42,6 +44,8 @@ pub(crate) struct RawLines {
     next: usize,
     making: VecDeque<Making>,
     done: Vec<Lines>,
+    /// Bytes that they take.
+    done_bytes: usize,
     /// To be used again.
     spare: Vec<Job>,
     spare_lines: Vec<Lines>,
@@ -161,6 +165,7 @@ impl RawLines {
             next: 0,
             making: VecDeque::new(),
             done: Vec::new(),
+            done_bytes: 0,
             spare: Vec::new(),
             spare_lines: Vec::new(),
         }
@@ -189,7 +194,7 @@ impl RawLines {
         job.lines = self.spare_lines.pop().unwrap_or_default();
         // The first tells at once how many samples fit, and is all of a short profile.
         let is_first = self.fits.is_empty();
-        if is_first || !self.has_workers() {
+        if is_first || buffer.slices().nth(THREADS_COPIED).is_some() || !self.has_workers() {
             self.maker.make(self.shape, batch, job.wanted, buffer, &mut job.lines);
             self.making.push_back(Making::Done(Box::new(job)));
             if is_first {
@@ -215,11 +220,17 @@ impl RawLines {
         !self.workers.is_empty()
     }
 
+    /// Bytes of the lines that wait to be taken, without those of the last few blocks, which may still be in the making.
+    pub fn waiting_bytes(&self) -> usize {
+        self.done_bytes
+    }
+
     /// The lines of all blocks, in order.
     pub fn take(&mut self) -> Vec<Lines> {
         while !self.making.is_empty() {
             self.collect();
         }
+        self.done_bytes = 0;
         std::mem::take(&mut self.done)
     }
 
@@ -238,6 +249,7 @@ impl RawLines {
             self.fits.truncate(MEASURED - 1);
             self.fits.push_front(fit);
         }
+        self.done_bytes += job.lines.text.len() + size_of_val(&*job.lines.frames);
         self.done.push(std::mem::take(&mut job.lines));
         self.spare.push(job);
     }
@@ -271,8 +283,7 @@ impl Maker {
         let heads = Heads::of(buffer.slices());
         let start_us = start_of(buffer.slices());
         if wanted.is_group {
-            self.rest.copy_from(buffer.slices());
-            self.split(shape, batch, wanted.line, true, lines);
+            self.make_groups(shape, batch, wanted.line, buffer, lines);
             if 2 * samples >= wanted.samples {
                 lines.fit = Some(shape.fit(samples, heads, lines.text.len(), true));
             }
@@ -288,9 +299,38 @@ impl Maker {
             return;
         }
         lines.text.clear();
-        self.rest.copy_from(buffer.slices());
         let pieces = (length * 16 / 15).div_ceil(shape.limit).max(2 - usize::from(start_us.is_some()));
-        self.split(shape, batch, samples.div_ceil(pieces), shape.is_for_a_group(heads), lines);
+        let line = samples.div_ceil(pieces);
+        if shape.is_for_a_group(heads) {
+            return self.make_groups(shape, batch, line, buffer, lines);
+        }
+        self.rest.copy_from(buffer.slices());
+        self.split(shape, batch, line, false, lines);
+    }
+
+    /// Makes lines of about `line` samples, cut by threads: of the block as it stands if that is one group, else of a
+    /// copy, piece by piece.
+    fn make_groups(
+        &mut self,
+        shape: Shape,
+        batch: u64,
+        line: usize,
+        buffer: &ReorderBuffer,
+        lines: &mut Lines,
+    ) {
+        let threads: Vec<ThreadSamples<'_>> = buffer.slices().collect();
+        let samples = threads.iter().map(|slice| slice.times().len()).sum();
+        let is_instant = samples == threads.len();
+        let (start, mut of_a_line) = (lines.mark(), line);
+        if samples <= GROUP_SAMPLES
+            && self.split_group(shape, batch, &mut of_a_line, is_instant, &threads, lines)
+            && (is_instant || lines.are_group_from(start, samples))
+        {
+            return;
+        }
+        lines.back_to(start);
+        self.rest.copy_from(threads.into_iter());
+        self.split(shape, batch, line, true, lines);
     }
 
     /// Makes lines of about `line` samples, fewer where they don't fit, of the rest, cut by threads or by time.

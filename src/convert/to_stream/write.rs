@@ -15,6 +15,18 @@ use crate::protocol::MessageType;
 use crate::protocol::message::{Agg, End, ErrorMessage, IdScope, Loss, LossAmount, LossReason, Meta};
 use crate::protocol::table_messages;
 
+/// Bytes of text that are written at once.
+const PIECE: usize = 1024 * 1024;
+
+/// Writes the text, once it has so many bytes.
+fn hand_on(text: &mut Vec<u8>, sink: &mut impl Write, bytes: usize) -> Result<()> {
+    if text.len() >= bytes {
+        sink.write_all(text)?;
+        text.clear();
+    }
+    Ok(())
+}
+
 impl RunStream {
     /// Writes the open batch with this final table, and opens the next.
     pub(crate) fn write_batch(&mut self, whole: Option<CountTable>, sink: &mut impl Write) -> Result<()> {
@@ -74,13 +86,17 @@ impl RunStream {
                 start = *end;
             }
         }
-        aggs.iter().for_each(|body| encoder.text(text, MessageType::Agg, body));
+        for body in aggs {
+            encoder.text(text, MessageType::Agg, &body);
+            hand_on(text, sink, PIECE)?;
+        }
         losses.iter().for_each(|body| encoder.message(text, MessageType::Loss, body));
         for mut heartbeat in self.heartbeats.waiting.drain(..) {
             heartbeat.batches = batch.index + 1;
             encoder.message(text, MessageType::Heartbeat, &heartbeat);
+            hand_on(text, sink, PIECE)?;
         }
-        sink.write_all(text)?;
+        hand_on(text, sink, 0)?;
         self.raw.give_back(raw);
         if !self.after_batch.is_empty() {
             self.text.clear();
