@@ -8,12 +8,12 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::limits::GROUP_SAMPLES;
+use crate::limits::{GROUP_SAMPLES, THREADS};
 use crate::model::ThreadKey;
 use crate::protocol::RawColumns;
 
-/// What a group may weigh, so that a reader can keep it. A writer's groups have half as many samples, but for the
-/// instant that they end with.
+/// What a group may weigh, so that a reader can keep it, and it has at most the threads of a profile. A writer's groups
+/// have half as many samples, but for the instant that they end with.
 const LIMIT: u64 = 2 * GROUP_SAMPLES as u64;
 
 /// What a reader has to keep of these messages.
@@ -32,6 +32,7 @@ pub(crate) struct Groups {
     /// Batch and start of the current group.
     current: Option<(u64, u64)>,
     weight: u64,
+    thread_count: usize,
     /// The threads of its first message, and once it has two those of all.
     first: Vec<ThreadKey>,
     threads: FxHashSet<ThreadKey>,
@@ -44,17 +45,21 @@ impl Groups {
         let keys = || columns.threads().iter().map(|thread| thread.key());
         let samples = columns.samples.max(columns.threads().len() as u64);
         let weight = weight(1, samples, columns.stack_frame_id.len());
-        let goes_on = self.current == head && self.weight.saturating_add(weight) <= LIMIT && {
+        let threads = self.thread_count + columns.threads().len();
+        let has_room = self.weight.saturating_add(weight) <= LIMIT && threads <= THREADS;
+        let goes_on = self.current == head && has_room && {
             self.threads.extend(self.first.drain(..));
             !keys().any(|key| self.threads.contains(&key))
         };
         if goes_on {
             self.weight += weight;
+            self.thread_count = threads;
             self.threads.extend(keys());
             return true;
         }
         self.current = head;
         self.weight = weight;
+        self.thread_count = columns.threads().len();
         self.threads.clear();
         self.first.clear();
         self.first.extend(keys());

@@ -21,6 +21,8 @@ const LISTED: usize = 100;
 const NAMES: usize = 64;
 /// Bytes of text that count as one of what is kept.
 const TEXT_KEPT: usize = 64;
+/// What a thread counts for, with its row of the report.
+const THREAD_KEPT: usize = 4;
 
 /// A run, as far as it is read.
 #[derive(Default, Serialize)]
@@ -241,7 +243,7 @@ impl RunSummary {
         let ids = [strings, frames].map(|ids| ids.defined.len() + ids.undefined.len());
         let listed =
             self.messages_by_type.len() + self.losses.len() + self.gaps.len() + 8 * self.errors.len();
-        RUN_KEPT + ids[0] + ids[1] + 2 * threads.len() + listed + facts_kept
+        RUN_KEPT + ids[0] + ids[1] + THREAD_KEPT * threads.len() + listed + facts_kept
     }
 
     /// Takes a message. The columns of a raw message are in `columns`; `line` is the whole line, as it

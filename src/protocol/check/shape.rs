@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use crate::limits::KEPT;
 use crate::protocol::check::keys::{ENVELOPE_KEYS, Inside, Key, of_message};
 use crate::protocol::stream_types::MessageType;
 use crate::protocol::text::integer;
@@ -12,6 +13,8 @@ use crate::protocol::text::integer;
 const DEPTH: usize = 127;
 /// Faults that are told of one line's shape.
 const SHOWN: usize = 8;
+/// Keys of an object that are remembered, so that one that stands twice is seen.
+const KEYS_KEPT: usize = KEPT / 4;
 
 /// What a sound JSON object shows without being understood.
 #[derive(Debug, Default)]
@@ -146,6 +149,7 @@ impl<'a> Scanner<'a> {
         let start = self.pos;
         let mut known_seen = 0u64;
         let mut others_seen: HashSet<Cow<'a, str>> = HashSet::new();
+        let mut is_full = false;
         let mut highest = None;
         let mut envelope_in_order = true;
         let mut count = 0;
@@ -163,7 +167,19 @@ impl<'a> Scanner<'a> {
                 let place = keys.iter().position(|known| known.name == key);
                 let twice = match place {
                     Some(place) => known_seen >> place & 1 == 1,
-                    None => !others_seen.insert(key.clone()),
+                    None if others_seen.len() < KEYS_KEPT => !others_seen.insert(key.clone()),
+                    None => {
+                        if !is_full {
+                            self.fault(
+                                at,
+                                format_args!(
+                                    "more than {KEYS_KEPT} keys in an object; whether the others stand twice is not checked"
+                                ),
+                            );
+                        }
+                        is_full = true;
+                        others_seen.contains(&key)
+                    }
                 };
                 known_seen |= place.map_or(0, |place| 1 << place);
                 if twice {
