@@ -30,8 +30,9 @@ use crate::format::record::{
     Body, FULL, REPEAT, Record, RecordReader, RegionPosition, write_change, write_head,
 };
 use crate::format::section::{are_zeros, read_up_to};
+use crate::format::threads::ThreadMemory;
 use crate::format::write::writer::{Packing, Writer};
-use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, TABLE_BYTES, ZSTD_WINDOW_LOG};
+use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, TABLE_BYTES, THREADS, ZSTD_WINDOW_LOG};
 use crate::model::{Frame, Location, RunFacts, Statistics, Tables, ThreadKey};
 use crate::varint;
 
@@ -291,13 +292,22 @@ enum Sound<'a> {
     Entries { count: u32, bytes: &'a [u8] },
 }
 
+/// Frames of a thread's stack, and of its deepest so far.
+#[derive(Clone, Copy, Default)]
+struct Depth {
+    now: u32,
+    deepest: u32,
+}
+
 /// Hands on every sound record up to the first that is broken, and of that one the entries before the break.
 fn each_record(
     reader: &mut RecordReader<'_>,
     walk: &mut Walk,
     mut each: impl FnMut(ThreadKey, Sound<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut depths: FxHashMap<ThreadKey, u32> = FxHashMap::default();
+    // What is saved must be readable again.
+    let mut memory = ThreadMemory::default();
+    let mut depths: FxHashMap<ThreadKey, Depth> = FxHashMap::default();
     let mut entries = Vec::new();
     let fault = loop {
         let Record { at, thread, body } = match reader.next() {
@@ -306,9 +316,14 @@ fn each_record(
             Err(fault) => break Some(fault),
         };
         walk.first_thread_id.get_or_insert(thread.thread_id);
-        let depth = depths.get(&thread).copied();
+        let known = depths.get(&thread).copied();
+        let depth = known.map(|known| known.now);
         if walk.is_doubtful && !is_written(thread, depth, &body) {
             break Some(reader.fault(at, "bytes that no writer makes a record of"));
+        }
+        let mut known = known.unwrap_or_default();
+        if depths.len() == THREADS && depth.is_none() {
+            break Some(reader.fault(at, format!("more than {THREADS} threads, the limit of a profile")));
         }
         match body {
             Body::Change { delta, status, change } => {
@@ -316,6 +331,12 @@ fn each_record(
                     Ok(resolved) => resolved,
                     Err(fault) => break Some(reader.fault(at, fault)),
                 };
+                known.now = resolved.keep + resolved.push;
+                if known.now > known.deepest
+                    && let Err(limit) = memory.deepen(&mut known.deepest, known.now)
+                {
+                    break Some(reader.fault(at, limit.detail()));
+                }
                 // Frames are numbered as they come, so a number can be ahead by one stack at most.
                 let limit = walk.frames.saturating_add(STACK_DEPTH as u32);
                 if let Some(frame) = reader.pushed().iter().find(|frame| **frame >= limit) {
@@ -327,7 +348,7 @@ fn each_record(
                     break Some(reader.fault(at, "frame numbers are left out"));
                 }
                 walk.frames = frames;
-                depths.insert(thread, resolved.keep + resolved.push);
+                depths.insert(thread, known);
                 each(thread, Sound::Change { delta, status, change, pushed: reader.pushed() })?;
                 walk.samples += 1;
             }
@@ -347,7 +368,7 @@ fn each_record(
                         }
                     });
                     if whole > 0 {
-                        depths.entry(thread).or_insert(0);
+                        depths.entry(thread).or_default();
                         each(thread, Sound::Entries { count: whole, bytes: &entries })?;
                         walk.samples += u64::from(whole);
                     }
