@@ -49,6 +49,7 @@ pub mod counts;
 pub mod error;
 pub mod format;
 pub mod limits;
+mod marks;
 pub mod model;
 pub mod protocol;
 mod varint;

@@ -12,11 +12,12 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
 /// A layer, and the layers and crates that it may name. std is free to all.
-const RULES: [(&str, &[&str]); 10] = [
+const RULES: [(&str, &[&str]); 11] = [
     ("error", &["model"]),
     ("limits", &["model"]),
     ("worker", &[]),
     ("varint", &[]),
+    ("marks", &[]),
     ("model", &[]),
     ("counts", &["model", "error", "limits", "varint", "worker", "tempfile", "rustc_hash"]),
     (
@@ -26,6 +27,7 @@ const RULES: [(&str, &[&str]); 10] = [
             "model",
             "error",
             "limits",
+            "marks",
             "varint",
             "worker",
             "zstd",
@@ -42,6 +44,7 @@ const RULES: [(&str, &[&str]); 10] = [
             "model",
             "error",
             "limits",
+            "marks",
             "worker",
             "serde",
             "serde_json",

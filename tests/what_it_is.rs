@@ -72,6 +72,112 @@ fn every_command_names_what_it_does_not_take() {
     }
 }
 
+/// A text has no profile's bytes that could have been changed, whatever its line ends and characters.
+#[test]
+fn a_text_is_no_profile_that_was_changed_as_text() {
+    let stream = String::from_utf8(stream_of(&data("cpython/tiny_script_none.bin"), &[])).expect("UTF-8");
+    let crlf = stream.replace('\n', "\r\n");
+    let array = format!("[\r\n{}]", "  1,\r\n".repeat(99));
+    let kinds = [
+        (crlf.clone(), "JSON, not a profile"),
+        (format!("\r\n\r\n{crlf}"), "JSON, not a profile"),
+        (format!("{crlf}\0\0\0"), "JSON, not a profile"),
+        (array, "JSON, not a profile"),
+        ("a,b\r\n".repeat(99), "a text file, not a profile"),
+        ("Größe\n".repeat(99), "a text file, not a profile"),
+        ("\u{fffd}\n".repeat(99), "a text file, not a profile"),
+        ("\x1b[1mbold\x1b[0m\r\n".repeat(99), "a text file, not a profile"),
+        ("tid:1;f:g:1 1\r\n".repeat(99), "collapsed stacks"),
+    ];
+    for (text, name) in kinds {
+        for command in ["from-bin", "recover"] {
+            let ran = run(&[command], text.as_bytes());
+            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}, {name}: {}", ran.stderr);
+            assert!(ran.stderr.contains(name), "{command}: {}", ran.stderr);
+        }
+    }
+    let hinted = run(&["from-bin"], crlf.as_bytes());
+    assert!(hinted.stderr.contains("a stream is read by to-bin"), "{}", hinted.stderr);
+}
+
+#[test]
+fn marks_before_a_stream_are_passed_over_or_named() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let lines = stream.split_inclusive(|byte| *byte == b'\n');
+    let separated =
+        |mark: &'static [u8]| lines.clone().flat_map(|line| [mark, line].concat()).collect::<Vec<u8>>();
+    let plain = run(&["to-bin"], &stream).stdout;
+    for (marked, name) in [
+        ([b"\xef\xbb\xbf", &stream[..]].concat(), "a byte order mark"),
+        ([b"\xff\xfe", &stream[..]].concat(), "a byte order mark"),
+        ([b"\xfe\xff", &stream[..]].concat(), "a byte order mark"),
+        ([b"\xef\xbb\xbf", &separated(b"\x1e")[..]].concat(), "a byte order mark"),
+        (separated(b"\x1e"), "a record separator"),
+        (separated(b"\x1e\x1e"), "a record separator"),
+    ] {
+        let made = run(&["to-bin"], &marked);
+        assert!(made.code == 0 && made.stdout == plain, "{name}: {}", made.stderr);
+        assert!(made.stderr.contains(name), "{}", made.stderr);
+        let inspected = run(&["inspect"], &marked);
+        assert_eq!(inspected.code, 0, "{}", inspected.stderr);
+        assert!(inspected.stderr.contains(name), "{}", inspected.stderr);
+        assert!(String::from_utf8_lossy(&run(&["check"], &marked).stdout).contains(name));
+        for command in ["from-bin", "recover"] {
+            let ran = run(&[command], &marked);
+            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}: {}", ran.stderr);
+            assert!(ran.stderr.contains(&format!("JSON after {name}")), "{command}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_profile_after_a_byte_order_mark_is_named_even_if_it_is_torn() {
+    let profile = std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable");
+    let torn = [&[0; 64], &profile[64..]].concat();
+    for mark in [&b"\xef\xbb\xbf"[..], b"\xff\xfe", b"\xfe\xff"] {
+        for profile in [&profile, &torn] {
+            for command in OF_STREAMS.into_iter().chain(OF_PROFILES) {
+                let ran = run(&[command], &[mark, profile].concat());
+                assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{command}: {}", ran.stderr);
+                assert!(
+                    ran.stderr.contains("a profile after a byte order mark"),
+                    "{command}: {}",
+                    ran.stderr
+                );
+            }
+        }
+    }
+}
+
+/// As `jq -s` makes them, in one line or in many.
+#[test]
+fn an_array_of_messages_has_a_hint_that_makes_lines_of_it() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let messages: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&stream)
+        .into_iter()
+        .map(|message| message.expect("JSON"))
+        .collect();
+    let line = serde_json::to_vec(&messages).expect("JSON");
+    let pretty = serde_json::to_vec_pretty(&messages).expect("JSON");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("array.json");
+    for array in [&line, &pretty, &[b"\xef\xbb\xbf", &pretty[..]].concat()] {
+        std::fs::write(&path, array).expect("writable");
+        let path = path.to_str().expect("UTF-8");
+        let base = data("cpython/tiny_script_none.bin");
+        let diff = run(&["diff", base.to_str().expect("UTF-8"), path], b"");
+        let others = OF_STREAMS.into_iter().chain(OF_PROFILES).map(|command| run(&[command, path], b""));
+        for ran in others.chain([diff]) {
+            assert_eq!((ran.code, ran.stdout.len()), (1, 0), "{}", ran.stderr);
+            assert!(ran.stderr.contains("a JSON array"), "{}", ran.stderr);
+            assert!(ran.stderr.contains("hint: jq -c '.[]' makes lines"), "{}", ran.stderr);
+        }
+    }
+    // What no array is.
+    let log = [b"[INFO] begun\n", &stream[..]].concat();
+    assert_eq!(run(&["to-bin"], &log).stdout, run(&["to-bin"], &stream).stdout);
+}
+
 #[test]
 fn what_zstd_and_gzip_unpack_is_read() {
     let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);

@@ -20,6 +20,7 @@ mod tables;
 use std::collections::HashMap;
 
 use crate::limits::{KEPT, LINE_MAX, LINE_READ, RUN_KEPT};
+use crate::marks::{after_byte_order_mark, record_separators};
 pub use crate::protocol::check::report::Finding;
 use crate::protocol::check::report::Report;
 use crate::protocol::check::run::RunChecker;
@@ -270,13 +271,17 @@ fn framed<'a>(
     report: &mut Report<'_>,
 ) -> Option<&'a mut [u8]> {
     let mut line = line;
-    if number == 1 && line.starts_with(b"\xef\xbb\xbf") {
+    if number == 1
+        && let Some(rest) = after_byte_order_mark(line)
+    {
         report.say("a byte order mark");
-        line = &mut line[3..];
+        let mark = line.len() - rest.len();
+        line = &mut line[mark..];
     }
-    if line.first() == Some(&0x1e) {
+    let separators = record_separators(line);
+    if separators > 0 {
         report.say("a record separator before the message");
-        line = &mut line[1..];
+        line = &mut line[separators..];
     }
     match line.trim_ascii_start().first() {
         Some(b'{') => {}

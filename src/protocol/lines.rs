@@ -6,9 +6,7 @@ use memchr::memchr;
 
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::LINE_READ;
-
-/// What begins a text in a sequence of JSON texts.
-const RECORD_SEPARATOR: u8 = 0x1e;
+use crate::marks::{after_byte_order_mark, record_separators};
 
 /// A line, without its line end.
 #[derive(Debug)]
@@ -65,16 +63,19 @@ impl<R: BufRead> Lines<R> {
     pub fn next_message(&mut self) -> Result<Option<Line<'_>>> {
         let terminated = loop {
             let Some(terminated) = self.fill()? else { return Ok(None) };
-            if self.number == 1 && self.line.starts_with(b"\xef\xbb\xbf") {
-                self.line.drain(..3);
+            if self.number == 1
+                && let Some(rest) = after_byte_order_mark(&self.line)
+            {
+                self.line.drain(..self.line.len() - rest.len());
                 self.tolerated.byte_order_mark = true;
             }
             if self.line.last() == Some(&b'\r') {
                 self.line.pop();
                 self.tolerated.carriage_returns += 1;
             }
-            if self.line.first() == Some(&RECORD_SEPARATOR) {
-                self.line.remove(0);
+            let separators = record_separators(&self.line);
+            if separators > 0 {
+                self.line.drain(..separators);
                 self.tolerated.separators += 1;
             }
             match self.line.trim_ascii_start().first() {

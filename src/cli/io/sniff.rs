@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Cursor, Read};
 use crate::cli::io::{Input, Packing, ProfileSource, packing_of, unpacked};
 use crate::error::{Error, Result};
 use crate::format::{HEADER_LEN, is_profile, known};
+use crate::marks::{LINES_OF_ARRAY, begins_an_array, begins_an_object, unmarked};
 use crate::protocol::Lines;
 use crate::protocol::{FromMsgpack, LmcacheTrace, Message, RawColumns, decode, is_msgpack};
 
@@ -106,6 +107,8 @@ pub(crate) fn stream_lines(input: &Input) -> Result<StreamLines> {
         Err(no_stream("zeros, as of a recording that was cut off").hint("recover may save its samples"))
     } else if let Some(what) = known(start) {
         Err(no_stream(what))
+    } else if begins_an_array(start) {
+        Err(no_stream("a JSON array").hint(LINES_OF_ARRAY))
     } else if start.is_empty() {
         Err(Error::stream("an empty input: the stream holds no message"))
     } else {
@@ -117,12 +120,9 @@ pub(crate) fn stream_lines(input: &Input) -> Result<StreamLines> {
 
 /// What begins so and is no stream.
 fn other_than_stream(start: &[u8]) -> &'static str {
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
-    if is_profile(text) {
-        return "a profile after a byte order mark";
-    }
+    let text = unmarked(start);
     let shown = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b;
-    match text.trim_ascii_start().first() {
+    match text.first() {
         None => "blank lines",
         _ if !text.iter().all(shown) => "binary data",
         Some(b'[' | b'{') => "JSON, but no lines of objects",
@@ -155,20 +155,13 @@ fn peek(reader: &mut impl BufRead) -> Result<Vec<u8>> {
 }
 
 /// Whether a file that begins so holds lines of JSON objects, maybe after lines that a program said.
-/// A pstats file begins with a brace, too.
 fn is_stream(start: &[u8]) -> bool {
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
-    // As of a sequence of JSON texts.
-    let text = text.strip_prefix(b"\x1e").unwrap_or(text).trim_ascii_start();
-    match text.strip_prefix(b"{") {
-        Some(rest) => matches!(rest.trim_ascii_start().first(), None | Some(b'"' | b'}')),
-        None => {
-            let said = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b;
-            text.split_inclusive(|byte| *byte == b'\n')
-                .take_while(|line| line.iter().all(said))
-                .any(|line| line.starts_with(b"{\"type\":"))
-        }
-    }
+    let said = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b;
+    begins_an_object(start)
+        || unmarked(start)
+            .split_inclusive(|byte| *byte == b'\n')
+            .take_while(|line| line.iter().all(said))
+            .any(|line| line.starts_with(b"{\"type\":"))
 }
 
 /// Whether the first message of a stream that begins so is one of CPython's own.

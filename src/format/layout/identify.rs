@@ -6,11 +6,16 @@ use crate::error::{Error, Position, Result};
 use crate::format::layout::header::{ByteOrder, FOOTER_LEN, Footer, HEADER_LEN, Layout, version_start};
 use crate::format::layout::ring::is_ring;
 use crate::format::section::read_up_to;
+use crate::marks::{
+    LINES_OF_ARRAY, after_byte_order_mark, begins_an_array, begins_an_object, record_separators, unmarked,
+};
 
 /// Bytes that tell whether a file was changed as if it were text.
 const SEEN: usize = 1 << 20;
 /// So many line feeds that follow carriage returns, or characters that replace a byte, are no chance.
 const BY_CHANCE: usize = 4;
+/// Zeros at the start that can only be a header that was never written.
+const ZEROS: usize = 32;
 /// Bytes that may be missing at the start of a profile.
 const MISSING: u64 = 64;
 
@@ -53,11 +58,15 @@ fn zeros(start: &[u8], size: u64) -> Error {
 const GZIP: &str = "a gzip file";
 const ZSTD: &str = "a zstd file";
 const PSTATS: &str = "a pstats file (marshal data)";
+const MARKED: &str = "a profile after a byte order mark";
 
 /// What a file that begins so is, where it is of a kind that this program neither reads nor takes for text.
 pub fn known(start: &[u8]) -> Option<&'static str> {
     let is = |magic: &[u8]| start.starts_with(magic);
     Some(match start {
+        _ if after_byte_order_mark(start).is_some_and(is_profile_or_torn) => MARKED,
+        // A mark of UTF-16, and no UTF-16.
+        _ if begins_an_object(start) || begins_an_array(start) => return None,
         [0x1f, 0x8b, ..] => GZIP,
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [(0x50..=0x5f), 0x2a, 0x4d, 0x18, ..] => ZSTD,
         _ if is(b"\xfd7zXZ\0") => "an xz file",
@@ -81,35 +90,50 @@ pub fn known(start: &[u8]) -> Option<&'static str> {
     })
 }
 
+/// Whether a profile begins so, or one whose header was never written.
+fn is_profile_or_torn(start: &[u8]) -> bool {
+    is_profile(start) || (start.len() >= ZEROS && start[..ZEROS].iter().all(|byte| *byte == 0))
+}
+
 fn look(start: &[u8]) -> Error {
-    let is = |magic: &[u8]| start.starts_with(magic);
     if is_ring(start) {
         return Error::profile("the ring file of a recorder, not a profile")
             .hint("recover makes a profile of the chunks in it");
     }
-    let text = start.iter().all(|byte| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r'));
     if let Some(what) = known(start) {
         let error = Error::profile(format!("{what}, not a profile"));
-        match what {
+        return match what {
             GZIP => error.hint("unpack it first: gunzip"),
             ZSTD => error.hint("unpack it first: zstd -d"),
             PSTATS => error.hint("record with --binary instead of --pstats"),
+            MARKED => Error::profile(format!("{what}: something took it for text")).hint(ORIGINAL),
             _ => error,
-        }
-    } else if text && is(b"tid:") {
-        Error::profile("collapsed stacks, not a profile").hint("record with --binary instead of --collapsed")
-    } else if text && matches!(start.trim_ascii_start().first(), Some(b'{' | b'[')) {
-        Error::profile("JSON, not a profile").hint("a stream is read by to-bin, inspect, check and diff")
-    } else if is(BOM) && ByteOrder::of_magic(&start[3..]).is_some() {
-        Error::profile("a profile after a byte order mark: something took it for text").hint(ORIGINAL)
-    } else if text {
-        Error::profile("a text file, not a profile").hint("record with --binary")
-    } else {
+        };
+    }
+    let after = match after_byte_order_mark(start) {
+        Some(_) => " after a byte order mark",
+        None if record_separators(start) > 0 => " after a record separator (jq --seq)",
+        None => "",
+    };
+    let text = unmarked(start);
+    let shown =
+        |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b || *byte == 0x1e;
+    if !text.iter().all(shown) {
         Error::profile("no profile: the magic number is missing")
+    } else if text.starts_with(b"tid:") {
+        Error::profile("collapsed stacks, not a profile").hint("record with --binary instead of --collapsed")
+    } else if begins_an_array(text) {
+        Error::profile(format!("a JSON array{after}, not a profile")).hint(LINES_OF_ARRAY)
+    } else if begins_an_object(text) {
+        Error::profile(format!("JSON{after}, not a profile"))
+            .hint("a stream is read by to-bin, inspect, check and diff")
+    } else if matches!(text.first(), Some(b'{' | b'[')) {
+        Error::profile(format!("JSON{after}, not a profile"))
+    } else {
+        Error::profile(format!("a text file{after}, not a profile")).hint("record with --binary")
     }
 }
 
-const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 const ORIGINAL: &str = "take the original file, and copy it as binary";
 
 /// Why the bytes of a profile that cannot be opened are not where they were when it was written, if that shows:
@@ -121,14 +145,18 @@ pub(crate) fn displaced(source: &mut (impl Read + Seek), size: u64) -> Result<Op
     seen.truncate(got);
     let start = &seen[..got.min(HEADER_LEN as usize)];
     if ByteOrder::of_magic(start).is_none() {
-        if start.starts_with(BOM) && ByteOrder::of_magic(&start[BOM.len()..]).is_some() {
-            return Ok(Some(look(start)));
+        match known(start) {
+            Some(MARKED) => return Ok(Some(look(start))),
+            // A profile can stand in a packed file as it is.
+            Some(_) => return Ok(None),
+            None => {}
         }
-        // A profile can stand in a packed file as it is.
-        if known(start).is_none()
-            && let Some(fault) = shifted(source, start, size)?
-        {
+        if let Some(fault) = shifted(source, start, size)? {
             return Ok(Some(fault.hint(ORIGINAL)));
+        }
+        // A header holds zeros, and no change to text takes them away: this was a text before.
+        if !start.contains(&0) {
+            return Ok(None);
         }
     }
     let is_whole = got as u64 == size;
