@@ -225,6 +225,32 @@ fn what_zstd_and_gzip_refuse_is_no_silent_end() {
     }
 }
 
+#[test]
+fn what_follows_packed_data_is_named_with_its_place() {
+    let stream = stream_of(&data("cpython/tiny_script_none.bin"), &[]);
+    let (gzip, zstd) = (gzip(&stream), zstd(&stream));
+    let skipped = [&zstd[..], &[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0], b"abc"].concat();
+    for (packed, more, part) in [
+        (&gzip, &b"x"[..], "gzip member"),
+        (&gzip, b"garbage!", "gzip member"),
+        (&gzip, b"\x1f garbage", "gzip member"),
+        (&gzip, b"{\"type\":\"end\",\"v\":2}\n", "gzip member"),
+        (&[&gzip[..], &[0; 70_000]].concat(), b"garbage!", "gzip member"),
+        (&[&gzip[..], &gzip[..]].concat(), b"garbage!", "gzip member"),
+        (&zstd, b"x", "zstd frame"),
+        (&zstd, b"garbage!", "zstd frame"),
+        (&zstd, &[0; 16], "zstd frame"),
+        (&skipped, b"garbage!", "zstd frame"),
+        (&[&zstd[..], &zstd[..]].concat(), b"garbage!", "zstd frame"),
+    ] {
+        let place = format!("trailing data at byte {} of the packed file, which is no {part}", packed.len());
+        for command in ["to-bin", "check", "inspect"] {
+            let ran = run(&[command], &[packed, more].concat());
+            assert!(ran.code != 0 && ran.stderr.contains(&place), "{command}: {}: {place}", ran.stderr);
+        }
+    }
+}
+
 /// zstd says what to do, and so do we.
 #[test]
 fn a_window_that_is_too_large_has_a_hint() {

@@ -256,11 +256,13 @@ impl Seek for Piped {
 pub fn unpacked(mut reader: Box<dyn BufRead>) -> Result<Box<dyn BufRead>> {
     match packing_of(reader.fill_buf()?) {
         Some(Packing::Zstd) => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(Counted { reader, at: 0 })?;
             decoder.window_log_max(crate::limits::ZSTD_WINDOW_LOG)?;
-            Ok(Box::new(BufReader::with_capacity(BUFFER, decoder)))
+            Ok(Box::new(BufReader::with_capacity(BUFFER, Unzstd(decoder))))
         }
-        Some(Packing::Gzip) => Ok(Box::new(BufReader::with_capacity(BUFFER, Gunzip::new(reader)))),
+        Some(Packing::Gzip) => {
+            Ok(Box::new(BufReader::with_capacity(BUFFER, Gunzip::new(Counted { reader, at: 0 }))))
+        }
         None => Ok(reader),
     }
 }
@@ -283,16 +285,61 @@ pub fn packing_of(start: &[u8]) -> Option<Packing> {
     }
 }
 
+/// Packed bytes, and where in them reading is.
+struct Counted {
+    reader: Box<dyn BufRead>,
+    at: u64,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl BufRead for Counted {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, taken: usize) {
+        self.at += taken as u64;
+        self.reader.consume(taken);
+    }
+}
+
+/// The error of packed data after which something else comes, from byte `at` of the packed file on.
+fn trailing(at: u64, part: &str) -> io::Error {
+    let fault = format!("trailing data at byte {at} of the packed file, which is no {part}");
+    io::Error::new(io::ErrorKind::InvalidData, fault)
+}
+
+/// All frames of a zstd file.
+struct Unzstd(zstd::stream::read::Decoder<'static, Counted>);
+
+impl Read for Unzstd {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer);
+        // What zstd says of a magic number that is none; the first was looked at.
+        read.map_err(|error| match error.to_string() == "Unknown frame descriptor" {
+            true => trailing(self.0.get_ref().at, "zstd frame"),
+            false => error,
+        })
+    }
+}
+
 /// All members of a gzip file. As for gzip, zeros may fill it up to its end.
 struct Gunzip {
     /// `None` once all of it is read.
-    member: Option<flate2::bufread::GzDecoder<Box<dyn BufRead>>>,
+    member: Option<flate2::bufread::GzDecoder<Counted>>,
     /// What it failed with: who reads again must not take that for the end.
     fault: Option<(io::ErrorKind, String)>,
 }
 
 impl Gunzip {
-    fn new(packed: Box<dyn BufRead>) -> Self {
+    fn new(packed: Counted) -> Self {
         Gunzip { member: Some(flate2::bufread::GzDecoder::new(packed)), fault: None }
     }
 
@@ -300,22 +347,21 @@ impl Gunzip {
     fn next_member(&mut self) -> io::Result<()> {
         let Some(member) = self.member.take() else { return Ok(()) };
         let mut packed = member.into_inner();
-        let mut is_padded = false;
+        let end = packed.at;
         loop {
+            let at = packed.at;
             let rest = packed.fill_buf()?;
             if rest.is_empty() {
                 return Ok(());
             }
             let zeros = rest.iter().take_while(|byte| **byte == 0).count();
-            let has_more = zeros < rest.len();
-            packed.consume(zeros);
-            is_padded |= zeros > 0;
-            if has_more {
+            if at == end && b"\x1f\x8b".starts_with(&rest[..rest.len().min(2)]) {
                 break;
             }
-        }
-        if is_padded {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "something else follows the gzip data"));
+            if zeros < rest.len() {
+                return Err(trailing(at + zeros as u64, "gzip member"));
+            }
+            packed.consume(zeros);
         }
         self.member = Some(flate2::bufread::GzDecoder::new(packed));
         Ok(())
