@@ -278,12 +278,26 @@ fn what_no_file_can_be_is_refused() {
         let inside = path.join("file/out");
         fs::write(path.join("file"), OLD).expect("writable");
         assert_refused(writer, &writer.write_to(text(&inside)), &["Not a directory"]);
-        for ending in ["gz", "xz", "ZIP"] {
+        for ending in ["gz", "xz", "ZIP", "gzip", "Snappy", "BZ2", "lz4", "Br", "7z", "tgz", "tar", "ZSTD"] {
             let name = format!("{}/new.{}.{ending}", text(folder), writer.ending());
             assert_refused(writer, &writer.write_to(&name), &["nothing is packed so"]);
         }
         assert_eq!(names_in(folder).len(), 2, "{writer:?}");
     });
+}
+
+#[test]
+fn an_ending_in_capitals_is_the_same_ending() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let packed = folder.path().join("x.jsonl.ZST");
+    let input = common::data("cpython/tiny_script_none.bin");
+    let ran = common::run(&["from-bin", text(&input), "-o", text(&packed)], b"");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(fs::read(&packed).expect("readable").starts_with(b"\x28\xb5\x2f\xfd"));
+    let refused =
+        common::run(&["record", "-o", text(&folder.path().join("x.BIN.Zst")), "--", "run", "x.py"], b"");
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("chunk by chunk"), "{}", refused.stderr);
 }
 
 #[test]

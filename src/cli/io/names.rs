@@ -113,13 +113,21 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Packings by the endings of names: of these only zstd is written.
-const PACKED: [&str; 12] = ["gz", "tgz", "zstd", "xz", "lzma", "bz2", "lz4", "lz", "br", "zip", "7z", "z"];
+/// Packings and archives by the endings of names: of all of them only `.zst` is written.
+const PACKED: [&str; 33] = [
+    "7z", "br", "brotli", "bz", "bz2", "bzip2", "deflate", "gz", "gzip", "lrz", "lz", "lz4", "lzfse", "lzip",
+    "lzma", "lzo", "rar", "rz", "snappy", "sz", "tar", "taz", "tbz", "tbz2", "tgz", "tlz", "txz", "tzst",
+    "xz", "z", "zip", "zlib", "zstd",
+];
+
+/// Whether a name has this ending, in capitals or not.
+pub(crate) fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending))
+}
 
 /// The packing that a name promises and nobody does here.
-pub(crate) fn unkept_promise(path: &Path) -> Option<&str> {
-    let ending = path.extension()?.to_str()?;
-    PACKED.iter().any(|packed| ending.eq_ignore_ascii_case(packed)).then_some(ending)
+pub(crate) fn unkept_promise(path: &Path) -> Option<&'static str> {
+    PACKED.into_iter().find(|packed| has_ending(path, packed))
 }
 
 #[cfg(all(test, unix))]

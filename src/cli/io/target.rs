@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::io::Input;
 use crate::cli::io::cleanup::Unfinished;
 use crate::cli::io::lock::is_same;
-use crate::cli::io::names::{Named, unkept_promise};
+use crate::cli::io::names::{Named, has_ending, unkept_promise};
 use crate::cli::io::output::{Destination, Output};
 use crate::cli::io::standard;
 use crate::cli::net::address::{Address, SocketAddress};
@@ -76,7 +76,7 @@ impl Target {
 
     /// Whether what is written is packed with zstd, by the ending of its name.
     fn is_packed(&self) -> bool {
-        matches!(self, Target::File(path) if path.extension().is_some_and(|ending| ending == "zst"))
+        matches!(self, Target::File(path) if has_ending(path, "zst"))
     }
 
     /// Whether both are the same place, however they are spelled.

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cli::io::names::has_ending;
 use crate::cli::io::{Output, Target};
 use crate::error::{Error, Result};
 
 /// Whether a target of this name is a profile in chunks, and no stream.
 pub(crate) fn is_profile(path: &Path) -> bool {
-    path.extension().is_some_and(|shutdown| shutdown == "bin")
+    has_ending(path, "bin")
 }
 
 /// Refuses a name that promises a profile packed as a whole: its chunks are packed, and it would be a stream.
@@ -16,10 +17,7 @@ pub(crate) fn is_profile(path: &Path) -> bool {
 ///
 /// A usage error.
 pub(crate) fn check_name(path: &Path) -> Result<()> {
-    let inner = path
-        .file_stem()
-        .map(Path::new)
-        .filter(|_| path.extension().is_some_and(|shutdown| shutdown == "zst"));
+    let inner = path.file_stem().map(Path::new).filter(|_| has_ending(path, "zst"));
     if inner.is_some_and(is_profile) {
         let fault = "a profile in chunks is packed chunk by chunk, so its name ends in .bin";
         return Err(Error::usage(fault).within(&path.display().to_string()));
