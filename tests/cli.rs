@@ -212,6 +212,9 @@ fn the_start_of_a_run_is_any_rfc_3339_time_or_what_date_prints() {
         ("1790000000.123456789", 1_790_000_000_123_456),
         ("1790000000.0000000000001", 1_790_000_000_000_000),
         ("1969-12-31T23:59:59.5Z", -500_000),
+        // A leap second has no Unix time of its own.
+        ("2016-12-31T23:59:60Z", 1_483_228_799_999_999),
+        ("2017-01-01T00:59:60.5+01:00", 1_483_228_799_999_999),
     ] {
         assert_eq!(wall(time), (0, Some(expected)), "{time}");
     }
@@ -219,6 +222,28 @@ fn the_start_of_a_run_is_any_rfc_3339_time_or_what_date_prints() {
     for time in ["2026-09-21T14:13:20", "2026-09-21", "1790000000.", ".5", "1790000000000", "1e9", "", "now"]
     {
         assert_eq!(wall(time), (2, None), "{time}");
+    }
+}
+
+#[test]
+fn a_time_that_does_not_exist_is_refused_for_the_part_of_it() {
+    let file = data("cpython/tiny_script_none.bin");
+    for (time, part) in [
+        ("2026-02-30T00:00:00Z", "day"),
+        ("2026-02-29T00:00:00+01:00", "day"),
+        ("2026-01-00T00:00:00Z", "day"),
+        ("2026-13-01T00:00:00Z", "month"),
+        ("2026-00-01T00:00:00Z", "month"),
+        ("2026-01-01T24:00:00Z", "hour"),
+        ("2026-01-01T23:60:00Z", "minute"),
+        ("2026-01-01T23:59:61Z", "second"),
+        ("2026-01-01T12:00:60Z", "second"),
+        ("2026-01-01T00:00:00+24:00", "offset hour"),
+        ("2026-01-01T00:00:00-01:60", "offset minute"),
+    ] {
+        let ran = run(&["from-bin", file.to_str().expect("UTF-8"), "--wall-start", time], b"");
+        let fault = format!("'{time}' is no time: its {part} does not exist");
+        assert!(ran.code == 2 && ran.stderr.contains(&fault), "{time}: {}", ran.stderr);
     }
 }
 

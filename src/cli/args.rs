@@ -8,6 +8,8 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use time::OffsetDateTime;
+use time::error::ParseFromDescription::InvalidComponent;
+use time::error::{Parse, TryFromParsed};
 use time::format_description::well_known::Rfc3339;
 
 use crate::convert::Flush;
@@ -116,8 +118,8 @@ pub(crate) struct FromBin {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// When the run began, since profiles have no date: RFC 3339 with an offset, or Unix seconds as
-    /// of date +%s.%N
+    /// When the run began, since profiles have no date: RFC 3339 with an offset (a leap second is the end of the
+    /// second before it), or Unix seconds as of date +%s.%N
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]
     pub wall_start: Option<i64>,
 
@@ -531,8 +533,13 @@ fn parse_wall(text: &str) -> Result<i64, String> {
     let fault = || {
         format!("'{text}' is no time with an offset; write it like 2026-09-21T14:13:20+02:00 or 1790000000.5")
     };
-    if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
-        return i64::try_from(time.unix_timestamp_nanos().div_euclid(1000)).map_err(|_| fault());
+    match OffsetDateTime::parse(text, &Rfc3339) {
+        Ok(time) => return i64::try_from(time.unix_timestamp_nanos().div_euclid(1000)).map_err(|_| fault()),
+        Err(error) => {
+            if let Some(part) = impossible_part(text, &error) {
+                return Err(format!("'{text}' is no time: its {part} does not exist"));
+            }
+        }
     }
     let (seconds, fraction) = match text.split_once('.') {
         Some((seconds, fraction)) if !fraction.is_empty() => (seconds, fraction),
@@ -548,6 +555,21 @@ fn parse_wall(text: &str) -> Result<i64, String> {
     let time = seconds.and_then(|seconds| seconds.checked_mul(1_000_000)?.checked_add(micros));
     // As far as an RFC 3339 time goes: milliseconds by mistake are no seconds.
     time.filter(|time| *time < 253_402_300_800_000_000).ok_or_else(fault)
+}
+
+/// The part of a time in the form of RFC 3339 that is out of its range.
+fn impossible_part(text: &str, error: &Parse) -> Option<&'static str> {
+    let form = text.replace(|char: char| char.is_ascii_digit(), "0");
+    let has_form = form.starts_with("0000-00-00")
+        && ["Z", "z", "+00:00", "-00:00"].iter().any(|end| form.ends_with(end));
+    match error {
+        Parse::TryFromParsed(TryFromParsed::ComponentRange(range)) => Some(range.name()),
+        // The range of these is looked at while they are read.
+        Parse::ParseFromDescription(InvalidComponent(part @ ("month" | "offset hour"))) if has_form => {
+            Some(part)
+        }
+        _ => None,
+    }
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
