@@ -1,10 +1,11 @@
 //! The socket by which a recorder is told what to do: a line a command, a line of JSON an answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cli::io::{Target, leads_to};
@@ -15,7 +16,7 @@ use crate::protocol::parse_duration;
 
 /// Bytes of a command: room for a path.
 const LINE: u64 = 8 * 1024;
-/// Who may be connected at once.
+/// Who may be connected at once: the one that has been idle for longest makes room for another.
 const CLIENTS: usize = 16;
 /// The pause after one could not be let in.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -158,24 +159,20 @@ impl Control {
         let private = PrivateListener::bind(path).map_err(fault).map_err(named)?;
         let listener = private.listener.try_clone().map_err(Error::from).map_err(named)?;
         let ask = Arc::new(ask);
-        let clients = Arc::new(());
+        let clients = Arc::new(Clients::default());
         let serve_all = move || {
-            for client in listener.incoming() {
-                let Ok(client) = client else {
+            for socket in listener.incoming() {
+                let Ok(socket) = socket else {
                     // Mostly for want of descriptors, which passes.
                     std::thread::sleep(PAUSE);
                     continue;
                 };
-                if Arc::strong_count(&clients) > CLIENTS {
-                    let _ = writeln!(&client, "{}", failed("too many are connected"));
-                    continue;
-                }
-                let (ask, counted) = (Arc::clone(&ask), Arc::clone(&clients));
+                let Some(client) = Clients::admit(&clients, Arc::new(socket)) else { continue };
+                let ask = Arc::clone(&ask);
                 // Without a thread for it, it is hung up on.
                 let _ = std::thread::Builder::new().spawn(move || {
                     // One who breaks off is gone.
                     let _ = serve(&client, &*ask);
-                    drop(counted);
                 });
             }
         };
@@ -184,35 +181,101 @@ impl Control {
     }
 }
 
-fn serve(client: &UnixStream, ask: &impl Fn(Request) -> bool) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new(client);
+/// Who is connected. The first is idle for longest; one whose command is carried out is not idle.
+#[derive(Default)]
+struct Clients(Mutex<Vec<(Arc<UnixStream>, bool)>>);
+
+impl Clients {
+    /// Lets one in, in place of another where there is no room; `None` where all of them wait for an answer.
+    fn admit(clients: &Arc<Clients>, socket: Arc<UnixStream>) -> Option<Client> {
+        let mut connected = clients.lock();
+        if connected.len() >= CLIENTS {
+            let Some(idle) = connected.iter().position(|(_, is_idle)| *is_idle) else {
+                drop(connected);
+                let _ = writeln!(&*socket, "{}", failed("too many wait for an answer"));
+                return None;
+            };
+            let (idle, _) = connected.remove(idle);
+            // Its thread sees the end.
+            let _ = idle.shutdown(Shutdown::Both);
+        }
+        connected.push((Arc::clone(&socket), true));
+        Some(Client { socket, clients: Arc::clone(clients) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<UnixStream>, bool)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who is connected, for as long as this is.
+struct Client {
+    socket: Arc<UnixStream>,
+    clients: Arc<Clients>,
+}
+
+impl Client {
+    /// Marks it as idle from now on, or not; whether it is still connected.
+    fn set_idle(&self, is_idle: bool) -> bool {
+        let mut connected = self.clients.lock();
+        let Some(at) = connected.iter().position(|(socket, _)| Arc::ptr_eq(socket, &self.socket)) else {
+            return false;
+        };
+        connected.remove(at);
+        connected.push((Arc::clone(&self.socket), is_idle));
+        true
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.clients.lock().retain(|(socket, _)| !Arc::ptr_eq(socket, &self.socket));
+    }
+}
+
+fn serve(client: &Client, ask: &impl Fn(Request) -> bool) -> io::Result<()> {
+    let socket = &*client.socket;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(socket);
     loop {
         let mut line = Vec::new();
         let got = (&mut lines).take(LINE).read_until(b'\n', &mut line)?;
-        if got == 0 {
+        // One that had to make room is not obeyed any more.
+        if got == 0 || !client.set_idle(false) {
             return Ok(());
         }
-        if got as u64 == LINE && !line.ends_with(b"\n") {
+        let told = answer(&line, ask);
+        client.set_idle(true);
+        writeln!(&mut &*socket, "{told}")?;
+        if is_cut(&line) {
             // What follows would be taken for commands.
-            let told = failed(&format!("a command of more than {LINE} bytes"));
-            return writeln!(&mut &*client, "{told}");
+            return Ok(());
         }
-        let command = std::str::from_utf8(&line).map_err(|_| "a command that is not UTF-8".to_string());
-        let told = match command.and_then(Command::parse) {
-            Ok(command) => {
-                let (reply, answer) = mpsc::channel();
-                let dropped = || failed("the recorder ends");
-                if ask(Request { command, reply }) {
-                    answer.recv().unwrap_or_else(|_| dropped())
-                } else {
-                    dropped()
-                }
+    }
+}
+
+fn is_cut(line: &[u8]) -> bool {
+    line.len() as u64 == LINE && !line.ends_with(b"\n")
+}
+
+/// What a command is answered, once it is carried out.
+fn answer(line: &[u8], ask: &impl Fn(Request) -> bool) -> String {
+    if is_cut(line) {
+        return failed(&format!("a command of more than {LINE} bytes"));
+    }
+    let command = std::str::from_utf8(line).map_err(|_| "a command that is not UTF-8".to_string());
+    match command.and_then(Command::parse) {
+        Ok(command) => {
+            let (reply, answer) = mpsc::channel();
+            let dropped = || failed("the recorder ends");
+            if ask(Request { command, reply }) {
+                answer.recv().unwrap_or_else(|_| dropped())
+            } else {
+                dropped()
             }
-            Err(why) => failed(&why),
-        };
-        writeln!(&mut &*client, "{told}")?;
+        }
+        Err(why) => failed(&why),
     }
 }
 
@@ -263,6 +326,7 @@ mod tests {
         };
         (&client).write_all(parse_message).expect("room");
         client.shutdown(std::net::Shutdown::Write).expect("a socket");
+        let server = Clients::admit(&Arc::new(Clients::default()), Arc::new(server)).expect("room");
         let _ = serve(&server, &asked);
         drop(server);
         BufReader::new(&client).lines().map(|line| line.expect("UTF-8")).collect()
@@ -288,24 +352,56 @@ mod tests {
         assert_eq!(snapshot_path(Path::new("file:a:b")).expect("a file"), Path::new("a:b"));
     }
 
+    fn ask(client: &UnixStream, command: &str) -> String {
+        let mut line = String::new();
+        (&*client).write_all(command.as_bytes()).expect("room");
+        BufReader::new(client).read_line(&mut line).expect("an answer");
+        line
+    }
+
     #[test]
-    fn so_many_may_be_connected_and_one_more_is_told() {
+    fn the_client_that_is_idle_for_longest_makes_room_for_another() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let _control = Control::listen(&path, |request| request.reply.send("here".to_string()).is_ok());
-        let ask = |client: &UnixStream| {
-            let mut line = String::new();
-            (&*client).write_all(b"status\n").expect("room");
-            BufReader::new(client).read_line(&mut line).expect("an answer");
-            line
-        };
+        let connect = || UnixStream::connect(&path).expect("somebody listens");
+        let mut clients: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
+        for client in &clients {
+            assert_eq!(ask(client, "status\n"), "here\n");
+        }
+        // The first is not idle for longest any more.
+        assert_eq!(ask(&clients[0], "status\n"), "here\n");
+        let others: Vec<UnixStream> = (1..CLIENTS).map(|_| connect()).collect();
+        for client in &others {
+            assert_eq!(ask(client, "status\n"), "here\n");
+        }
+        assert_eq!(ask(&clients[0], "status\n"), "here\n");
+        for client in &mut clients[1..] {
+            assert_eq!(client.read(&mut [0]).expect("the end"), 0);
+        }
+    }
+
+    #[test]
+    fn clients_that_wait_for_an_answer_do_not_make_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let (wait, waiting) = mpsc::channel();
+        let _control = Control::listen(&path, move |request| wait.send(request).is_ok());
         let connect = || UnixStream::connect(&path).expect("somebody listens");
         let clients: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
-        for client in &clients {
-            assert_eq!(ask(client), "here\n");
+        for mut client in &clients {
+            client.write_all(b"status\n").expect("room");
         }
+        let requests: Vec<Request> = (0..CLIENTS).map(|_| waiting.recv().expect("a command")).collect();
         let mut line = String::new();
         BufReader::new(connect()).read_line(&mut line).expect("an answer");
-        assert!(line.contains("too many are connected"), "{line}");
+        assert!(line.contains("too many wait for an answer"), "{line}");
+        for request in requests {
+            request.reply.send("here".to_string()).expect("somebody waits");
+        }
+        for client in &clients {
+            BufReader::new(client).read_line(&mut line).expect("an answer");
+        }
+        assert_eq!(line.matches("here\n").count(), CLIENTS);
     }
 }
