@@ -202,6 +202,21 @@ fn a_ring_file_that_broke_off_at_any_write_gives_whole_chunks() {
     }
 }
 
+/// Those that say nothing, and come back as soon as they are hung up on.
+#[test]
+fn idle_clients_keep_nobody_out() {
+    let ringed = Ringed::start(&["--ring", "30s"], "begin part:0 wait end");
+    let idle: Vec<UnixStream> =
+        (0..40).map(|_| UnixStream::connect(ringed.path("control")).expect("it listens")).collect();
+    let halfway = |mut client: &UnixStream| client.write_all(b"sta").is_ok();
+    assert!(idle.iter().rev().take(16).all(halfway));
+    ringed.wait_for_chunks(1);
+    ringed.snapshot("now.bin", &[]);
+    assert_eq!(ringed.ask("stop")["ok"], true);
+    let (code, said) = ringed.recorder.end();
+    assert_eq!(code, Some(0), "{said}");
+}
+
 #[test]
 fn the_control_socket_replaces_a_dead_one_and_no_living_one_and_no_file() {
     let ringed = Ringed::start(&["--ring", "30s"], "begin part:0 wait end");
