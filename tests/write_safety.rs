@@ -309,3 +309,21 @@ fn to_bin_names_the_output_that_is_full_and_keeps_whole_chunks() {
         }
     }
 }
+
+/// A socket is made aside in a folder, which has to go whenever the process does.
+#[test]
+fn a_listener_that_is_stopped_while_it_is_made_leaves_nothing() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = format!("unix-listen:{}", folder.path().join("s").display());
+        let mut program = start(&["from-bin", "-o", &target]);
+        let begun = std::time::Instant::now();
+        while names_in(folder.path()).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not listen");
+        }
+        kill_process(Pid::from_child(&program), Signal::TERM).expect("it runs");
+        program.wait().expect("it ends");
+        assert_eq!(names_in(folder.path()), [""; 0]);
+    }
+}

@@ -17,9 +17,10 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// Removes every file that is still in the making, for a process that is about to end.
 pub fn remove_unfinished_files() {
     let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in paths.drain(..) {
+    // A folder was made before what is in it.
+    for path in paths.drain(..).rev() {
         // What cannot be removed stays; nobody is there to be told.
-        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
     }
 }
 
@@ -33,15 +34,16 @@ pub fn before_first_file(prepare: Prepare) {
     *BEFORE_FIRST.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepare);
 }
 
-/// Something is about to be made that is to be removed with [`remove_unfinished_files`].
-pub(crate) fn prepare() -> io::Result<()> {
-    let prepare = BEFORE_FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
-    prepare.map_or(Ok(()), |prepare| prepare())
-}
-
-/// It is made.
-pub(crate) fn register(path: PathBuf) {
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+/// Makes something that [`remove_unfinished_files`] removes, from its first moment on: the process does not end
+/// in between.
+pub(crate) fn make<T>(path: &Path, create: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if let Some(prepare) = BEFORE_FIRST.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        prepare()?;
+    }
+    let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = create(path)?;
+    paths.push(path.to_path_buf());
+    Ok(made)
 }
 
 /// It is finished, or gone.
@@ -71,11 +73,10 @@ impl Made {
         let made = name_beside(path);
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        prepare()?;
+        options.create_new(true);
         for _ in 0..ATTEMPTS {
-            match options.clone().create_new(true).open(&made) {
+            match make(&made, |made| options.open(made)) {
                 Ok(file) => {
-                    register(made.clone());
                     // Another may have taken it for a leftover in between, and removed it.
                     if lock(&file)? && is_at(&file, &made) {
                         return Ok((file, Made(made)));

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::io::cleanup::{prepare, register, unregister};
+use crate::cli::io::cleanup::{make, unregister};
 use crate::cli::io::names::folder_of;
 use crate::cli::net::address::{Host, SocketAddress, Transport};
 use crate::error::{Error, Result};
@@ -296,17 +296,40 @@ impl PrivateListener {
             _ => {}
         }
         // Made where nobody else can reach it, and put in its place as it has to be.
-        let aside = tempfile::Builder::new().prefix(".t").tempdir_in(folder_of(path))?;
-        let made = aside.path().join("s");
-        let listener = UnixListener::bind(&made)?;
+        let aside = PrivateFolder::beside(path)?;
+        let made = aside.socket();
+        let listener = make(&made, |made| UnixListener::bind(made))?;
         fs::set_permissions(&made, fs::Permissions::from_mode(0o600))?;
-        prepare()?;
-        register(path.to_path_buf());
-        if let Err(error) = fs::rename(&made, path) {
-            unregister(path);
-            return Err(error.into());
-        }
+        make(path, |path| fs::rename(&made, path))?;
         Ok(PrivateListener { listener, path: path.to_path_buf() })
+    }
+}
+
+/// A folder for a socket until that has its place.
+#[cfg(unix)]
+struct PrivateFolder(PathBuf);
+
+#[cfg(unix)]
+impl PrivateFolder {
+    fn beside(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let create = |at: &Path| fs::DirBuilder::new().mode(0o700).create(at);
+        let named = tempfile::Builder::new().prefix(".t").make_in(folder_of(path), |at| make(at, create))?;
+        Ok(PrivateFolder(named.into_temp_path().keep()?))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("s")
+    }
+}
+
+#[cfg(unix)]
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.socket());
+        unregister(&self.socket());
+        let _ = fs::remove_dir(&self.0);
+        unregister(&self.0);
     }
 }
 
