@@ -13,7 +13,6 @@ use common::{data, run};
 
 /// Parts of a stream that is longer than what systems take for a reader who doesn't.
 const PARTS: u64 = 40;
-const LISTEN: &str = "tcp-listen:127.0.0.1:0";
 
 fn connect(address: &str) -> TcpStream {
     TcpStream::connect(address).expect("it listens")
@@ -76,10 +75,7 @@ fn peak_memory(id: u32) -> u64 {
 
 #[test]
 fn a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
-    let mut program = Running::start(&[
-        "from-bin",
-        "-o",
-        LISTEN,
+    let mut program = Running::listening(&[
         "--buffer",
         "2m",
         "--wait-readers",
@@ -153,12 +149,9 @@ fn heartbeats_tell_a_reader_how_much_was_dropped_for_it() {
     let stream = run(&["from-bin", "--stream-types", "raw"], &parts).stdout;
     let made = run(&["to-bin", "--layout", "v2", "--flush", "samples:20000", "-o", name], &stream);
     assert_eq!(made.code, 0, "{}", made.stderr);
-    let program = Running::start(&[
-        "from-bin",
+    let program = Running::listening(&[
         "--follow",
         name,
-        "-o",
-        LISTEN,
         "--buffer",
         "64k",
         "--wait-readers",
@@ -186,7 +179,7 @@ fn heartbeats_tell_a_reader_how_much_was_dropped_for_it() {
 /// <https://github.com/python/cpython/issues/145464>
 #[test]
 fn a_reader_that_comes_late_or_again_begins_with_a_batch_of_the_same_run() {
-    let mut program = Running::start(&["from-bin", "-o", LISTEN, "--stream-types", "raw,loss"]);
+    let mut program = Running::listening(&["--stream-types", "raw,loss"]);
     let address = program.address("tcp");
     let first = connect(&address);
     let part = framed(&std::fs::read(data("cpython/tiny_script_none.bin")).expect("readable"));
@@ -237,8 +230,7 @@ fn a_reader_that_comes_late_or_again_begins_with_a_batch_of_the_same_run() {
 
 #[test]
 fn a_reader_that_takes_nothing_is_cut_off_in_time() {
-    let mut program =
-        Running::start(&["from-bin", "-o", LISTEN, "--buffer", "1m", "--stall-timeout", "500ms"]);
+    let mut program = Running::listening(&["--buffer", "1m", "--stall-timeout", "500ms"]);
     let dead = connect(&program.address("tcp"));
     let part = large_part();
     for _ in 0..40 {
@@ -253,17 +245,8 @@ fn a_reader_that_takes_nothing_is_cut_off_in_time() {
 
 #[test]
 fn with_block_a_slow_reader_gets_all() {
-    let mut program = Running::start(&[
-        "from-bin",
-        "-o",
-        LISTEN,
-        "--buffer",
-        "64k",
-        "--drop-policy",
-        "block",
-        "--stream-types",
-        "raw",
-    ]);
+    let mut program =
+        Running::listening(&["--buffer", "64k", "--drop-policy", "block", "--stream-types", "raw"]);
     let mut reader = connect(&program.address("tcp"));
     let part = large_part();
     let feeder = std::thread::spawn(move || {
@@ -383,7 +366,7 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
 
 #[test]
 fn readers_talk_only_so_much_and_come_only_so_many() {
-    let mut program = Running::start(&["from-bin", "-o", LISTEN, "--max-readers", "2"]);
+    let mut program = Running::listening(&["--max-readers", "2"]);
     let address = program.address("tcp");
     let mut talker = connect(&address);
     let quiet = connect(&address);

@@ -5,12 +5,8 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use common::{answer, answered_profiles, consumer, data, name, profile_of, run, stream_of};
+use common::{answer, answered_profiles, consumer, data, name, profile_of, run, stream_of, text};
 use serde_json::Value;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
 
 /// The head and the rows.
 fn diff(base: &Path, new: &Path, options: &[&str]) -> (Value, Vec<Value>) {

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use common::recorder::{Recorder, command, of_type, record, wait_for};
 use common::writers::inputs;
-use common::{PROGRAM, messages, run};
+use common::{PROGRAM, messages, run, text};
 
 const ENDINGS: [&str; 3] = ["jsonl", "bin", "jsonl.zst"];
 
@@ -48,10 +48,6 @@ impl Gated {
         let (code, said) = self.recorder.end();
         (code, said, self.folder)
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 /// How many whole parts, from the first byte on; nothing else may be there.

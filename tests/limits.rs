@@ -4,19 +4,14 @@ mod common;
 
 use std::fs::File;
 use std::io::{Cursor, Write};
-use std::path::Path;
 
-use common::{data, run};
+use common::{data, run, text};
 use tachyon_jsonl::format::{ChunkInfo, Packing, Profile, Writer, recover};
 use tachyon_jsonl::limits::{CHUNKS_LISTED, LABELS, LOSSES, TABLE_BYTES, TABLE_ENTRIES};
 use tachyon_jsonl::model::RunFacts;
 
 fn plain() -> Vec<u8> {
     std::fs::read(data("malformed/00_good_plain.bin")).expect("readable")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 #[test]

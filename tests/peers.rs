@@ -7,29 +7,17 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::live::{Account, Running, framed, large_part, wait_until};
 use common::recorder::{self, Recorder};
-use common::{PROGRAM, data, run, stream_of};
+use common::{PROGRAM, data, folder, profile, run, stream_of, text};
 
 const KINDS: [&str; 3] = ["tcp", "unix", "ws"];
 const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
-fn profile() -> PathBuf {
-    data("cpython/wall_all_100hz_none.bin")
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a folder")
-}
 
 /// Files to work on: a stream, and the same as chunks that say of which run they are.
 struct Inputs {
@@ -267,17 +255,8 @@ fn a_conversion_that_nobody_has_got_says_so() {
 
 #[test]
 fn a_reader_that_holds_up_a_conversion_is_cut_off_and_it_says_so() {
-    let mut program = Running::start(&[
-        "from-bin",
-        "-o",
-        "tcp-listen:0",
-        "--buffer",
-        "64k",
-        "--stall-timeout",
-        "300ms",
-        "--wait-readers",
-        "2",
-    ]);
+    let mut program =
+        Running::listening(&["--buffer", "64k", "--stall-timeout", "300ms", "--wait-readers", "2"]);
     let address = program.address("tcp");
     let stalled = TcpStream::connect(&address).expect("it listens");
     let mut healthy = TcpStream::connect(&address).expect("it listens");
@@ -298,17 +277,8 @@ fn a_reader_that_holds_up_a_conversion_is_cut_off_and_it_says_so() {
 
 #[test]
 fn a_fast_reader_gets_a_batch_that_is_larger_than_its_queue() {
-    let mut program = Running::start(&[
-        "from-bin",
-        "-o",
-        "tcp-listen:0",
-        "--buffer",
-        "64k",
-        "--drop-policy",
-        "oldest",
-        "--stream-types",
-        "raw",
-    ]);
+    let mut program =
+        Running::listening(&["--buffer", "64k", "--drop-policy", "oldest", "--stream-types", "raw"]);
     let mut reader = TcpStream::connect(program.address("tcp")).expect("it listens");
     let part = large_part();
     program.feed(&part);

@@ -7,25 +7,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::live::{Account, Running};
-use common::{data, run, stream_of};
+use common::{data, folder, profile, run, stream_of, text};
 
 const TOKEN: &str = "correct-horse";
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
-fn profile() -> PathBuf {
-    data("cpython/wall_all_100hz_none.bin")
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a folder")
-}
 
 /// Starts a tool; `None`, said loudly, where it is not installed.
 fn tool(name: &str, args: &[&str]) -> Option<Child> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::recorder::wait_for;
 use common::writers::{Outcome, WRITERS, Writer};
-use common::{PROGRAM, run};
+use common::{PROGRAM, run, text};
 
 const OLD: &[u8] = b"what was there";
 
@@ -23,10 +23,6 @@ fn each(act: impl Fn(Writer, &Path, &Path)) {
         let folder = tempfile::tempdir().expect("a folder");
         act(writer, folder.path(), &folder.path().join(format!("out.{}", writer.ending())));
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{PROGRAM, data, profile_of, run, stream_of};
+use common::{PROGRAM, data, profile_of, run, stream_of, text};
 use tachyon_jsonl::format::{Part, Sequence};
 
 /// A long stream, in small messages.
@@ -19,10 +19,6 @@ fn stream() -> Vec<u8> {
 
 fn shell(script: &str, arguments: &[&str]) -> Output {
     Command::new("sh").args(["-c", script, PROGRAM]).args(arguments).output().expect("a shell")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 fn said(output: &Output) -> String {

@@ -53,6 +53,11 @@ impl Running {
         }
     }
 
+    /// A conversion that readers connect to.
+    pub fn listening(options: &[&str]) -> Self {
+        Running::start(&[&["from-bin", "-o", "tcp-listen:127.0.0.1:0"], options].concat())
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

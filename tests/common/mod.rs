@@ -106,6 +106,19 @@ pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
 }
 
+/// A profile of several seconds and threads.
+pub fn profile() -> PathBuf {
+    data("cpython/wall_all_100hz_none.bin")
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
 /// The profiles in a folder of the test data whose names begin with one of `prefixes`.
 pub fn profiles(folder: &str, prefixes: &[&str]) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data(folder)).expect("the folder is there");

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::consumer::{self, Message};
-use super::{PROGRAM, data, messages, run, stream_of};
+pub use super::profile;
+use super::{PROGRAM, messages, run, stream_of};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,10 +43,6 @@ pub fn parts() -> &'static Parts {
         assert!(count >= 8, "{count} parts");
         Parts { folder, count, samples }
     })
-}
-
-pub fn profile() -> PathBuf {
-    data("cpython/wall_all_100hz_none.bin")
 }
 
 pub fn samples_of(message: &Message) -> u64 {
