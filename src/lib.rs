@@ -42,6 +42,7 @@
 //! The wire format and the binary layout are described for readers in any language in the
 //! repository's `schema/` folder.
 
+mod buffered;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod convert;

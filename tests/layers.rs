@@ -12,17 +12,19 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
 /// A layer, and the layers and crates that it may name. std is free to all.
-const RULES: [(&str, &[&str]); 11] = [
+const RULES: [(&str, &[&str]); 12] = [
     ("error", &["model"]),
     ("limits", &["model"]),
     ("worker", &[]),
     ("varint", &[]),
     ("marks", &[]),
+    ("buffered", &[]),
     ("model", &[]),
     ("counts", &["model", "error", "limits", "varint", "worker", "tempfile", "rustc_hash"]),
     (
         "format",
         &[
+            "buffered",
             "counts",
             "model",
             "error",

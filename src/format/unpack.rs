@@ -6,6 +6,7 @@
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use crate::buffered::read_buffered;
 use crate::limits::ZSTD_WINDOW_LOG;
 use crate::worker;
 
@@ -144,9 +145,7 @@ impl BufRead for Packed {
 
 impl Read for Packed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.fill_buf()?.read(buffer)?;
-        self.consume(read);
-        Ok(read)
+        read_buffered(self, buffer)
     }
 }
 

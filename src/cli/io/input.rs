@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::SpooledTempFile;
 
+use crate::buffered::read_buffered;
 use crate::cli::io::names::Named;
 use crate::cli::io::standard;
 use crate::cli::net::address::{Address, SocketAddress};
@@ -293,9 +294,7 @@ struct Counted {
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.fill_buf()?.read(buffer)?;
-        self.consume(read);
-        Ok(read)
+        read_buffered(self, buffer)
     }
 }
 

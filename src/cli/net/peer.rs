@@ -9,6 +9,7 @@ use std::time::Duration;
 use tungstenite::WebSocket;
 use tungstenite::protocol::frame::coding::CloseCode;
 
+use crate::buffered::read_buffered;
 use crate::cli::net::address::{SocketAddress, Transport};
 use crate::cli::net::disconnect::Disconnect;
 use crate::cli::net::network::{Network, Notice};
@@ -237,9 +238,7 @@ impl<R: BufRead> BufRead for Received<R> {
 
 impl<R: BufRead> Read for Received<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let taken = self.fill_buf()?.read(buffer)?;
-        self.consume(taken);
-        Ok(taken)
+        read_buffered(self, buffer)
     }
 }
 

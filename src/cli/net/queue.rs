@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use crate::model::TimeSpan;
+
 /// What a message is to a reader who cannot have all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -36,8 +38,8 @@ pub struct Item {
     pub in_batch: bool,
     /// Samples in it, if it holds samples.
     pub samples: Option<u64>,
-    /// The time that it tells of, from and to.
-    pub span_us: Option<(u64, u64)>,
+    /// The time that it tells of.
+    pub span: Option<TimeSpan>,
     /// The message, as it goes out.
     pub text: Box<[u8]>,
 }
@@ -83,20 +85,20 @@ pub struct LostMessages {
     pub last_seq: u64,
     /// Their samples, if one of them holds samples.
     pub samples: Option<u64>,
-    /// The time that they tell of, from and to.
-    pub span_us: Option<(u64, u64)>,
+    /// The time that they tell of.
+    pub span: Option<TimeSpan>,
 }
 
 impl LostMessages {
     fn of(item: &Item, cause: LossCause) -> Self {
-        let Item { run, seq, samples, span_us, .. } = item;
+        let Item { run, seq, samples, span, .. } = item;
         LostMessages {
             run: Arc::clone(run),
             cause,
             first_seq: *seq,
             last_seq: *seq,
             samples: *samples,
-            span_us: *span_us,
+            span: *span,
         }
     }
 
@@ -113,10 +115,9 @@ impl LostMessages {
         }
         self.last_seq = next.last_seq;
         self.samples = sum(self.samples, next.samples);
-        self.span_us = match (self.span_us, next.span_us) {
-            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
-            (a, b) => a.or(b),
-        };
+        if let Some(span) = next.span {
+            span.add_to(&mut self.span);
+        }
         None
     }
 }
@@ -313,7 +314,7 @@ impl Queue {
                 first_seq: from.seq + 1,
                 last_seq: to.seq - 1,
                 samples: samples.filter(|samples| *samples > 0),
-                span_us: None,
+                span: None,
             });
         }
     }
@@ -508,7 +509,7 @@ mod tests {
             class,
             in_batch: matches!(kind, 'm' | 'd' | 'r'),
             samples: (kind == 'r').then_some(10),
-            span_us: (kind == 'r').then_some((seq * 10, seq * 10 + 10)),
+            span: (kind == 'r').then_some(TimeSpan { first_us: seq * 10, last_us: seq * 10 + 10 }),
             text: vec![b' '; 1000 - size_of::<Entry>() - size_of::<Item>()].into(),
         })
     }
@@ -682,7 +683,8 @@ mod tests {
         let mut queue = filled(1, "mdrr");
         queue.shrink();
         let Some(Entry::Lost(lost)) = queue.pop() else { panic!("a loss") };
-        assert_eq!((lost.messages(), lost.samples, lost.span_us), (4, Some(20), Some((20, 40))));
+        let span = TimeSpan { first_us: 20, last_us: 40 };
+        assert_eq!((lost.messages(), lost.samples, lost.span), (4, Some(20), Some(span)));
     }
 
     #[test]

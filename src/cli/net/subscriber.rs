@@ -495,7 +495,7 @@ mod tests {
             class: Class::Pulse,
             in_batch: false,
             samples: None,
-            span_us: None,
+            span: None,
             text: vec![b' '; 1000].into(),
         };
         let numbered =

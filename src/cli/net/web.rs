@@ -13,6 +13,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Bytes, ClientRequestBuilder, Message, Utf8Bytes, WebSocket};
 
+use crate::buffered::read_buffered;
 use crate::cli::net::address::Host;
 use crate::cli::net::disconnect::Disconnect;
 use crate::cli::net::socket::Socket;
@@ -413,9 +414,7 @@ impl BufRead for WebLines {
 
 impl Read for WebLines {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let taken = self.fill_buf()?.read(buffer)?;
-        self.consume(taken);
-        Ok(taken)
+        read_buffered(self, buffer)
     }
 }
 

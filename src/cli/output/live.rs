@@ -11,6 +11,7 @@ use crate::cli::net::{
     Sinks, Undelivered,
 };
 use crate::error::{Error, Result};
+use crate::model::TimeSpan;
 use crate::protocol::message::{Loss, LossAmount, LossReason};
 use crate::protocol::{Head, ToMsgpack, amended, loss_line};
 
@@ -129,16 +130,17 @@ impl Live {
         // A raw message does not say how long it goes on: until the next one begins, or its batch ends.
         let mut next = None;
         for (item, end) in self.open.iter_mut().rev() {
-            let Some((start, _)) = item.span_us else { continue };
+            let Some(TimeSpan { first_us, .. }) = item.span else { continue };
             if item.samples.is_some() {
-                item.span_us = Some((start, next.or(*end).unwrap_or(start).max(start)));
-                next = Some(start);
+                let last_us = next.or(*end).unwrap_or(first_us).max(first_us);
+                item.span = Some(TimeSpan { first_us, last_us });
+                next = Some(first_us);
             } else if item.class == Class::Opens {
                 // It holds no data itself.
-                item.span_us = None;
+                item.span = None;
                 next = None;
             } else {
-                item.span_us = Some((start, end.unwrap_or(start)));
+                item.span = Some(TimeSpan { first_us, last_us: end.unwrap_or(first_us) });
             }
         }
         let items: Vec<Item> = self.open.drain(..).map(|(item, _)| item).collect();
@@ -165,7 +167,7 @@ impl Live {
             class,
             in_batch: head.batch.is_some(),
             samples: head.samples,
-            span_us: head.start_usec.map(|start| (start, start)),
+            span: head.start_usec.map(TimeSpan::at),
             text: if is_line { line.into() } else { frame(line)?.into() },
         })
     }
@@ -223,8 +225,8 @@ impl LossFormatter for StreamLossFormatter {
             amount: told(amount),
             first_seq: Some(lost.first_seq),
             last_seq: Some(lost.last_seq),
-            start_usec: lost.span_us.map(|(start, _)| start),
-            duration_usec: lost.span_us.map(|(start, end)| end - start),
+            start_usec: lost.span.map(|span| span.first_us),
+            duration_usec: lost.span.map(TimeSpan::duration_us),
             ..Loss::default()
         };
         let line = loss_line(&lost.run, lost.last_seq, &body);

@@ -363,7 +363,7 @@ pub(crate) fn chunk_item(info: &ChunkInfo, samples: u64, bytes: Vec<u8>) -> Item
         class: Class::Whole,
         in_batch: false,
         samples: Some(samples),
-        span_us: Some((info.span.first_us, info.span.last_us)),
+        span: Some(info.span),
         text: bytes.into(),
     }
 }

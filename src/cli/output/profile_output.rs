@@ -93,7 +93,7 @@ impl ProfileOutlet {
                 class: if seq == 0 { Class::Opens } else { Class::Kept },
                 in_batch: true,
                 samples: None,
-                span_us: None,
+                span: None,
                 text: piece.into(),
             };
             live.message(item).map_err(|error| error.within(&self.name))?;
