@@ -42,7 +42,7 @@ fn the_frame_of_a_line() {
     finds(format!("\u{feff}{EXAMPLE}"), &["line 1: a byte order mark"]);
     finds(edited(4, "\n", "\r\n"), &["line 4: a carriage return before the line feed"]);
     finds(edited(4, "\n", "\n\n"), &["line 5: a blank line"]);
-    finds(edited(4, "\n", "\nSampling 12 ...\n"), &["line 5: text that is no JSON object"]);
+    finds(edited(4, "\n", "\nSampling 12 ...\n"), &["line 5: text that is not a JSON object"]);
     finds(EXAMPLE.trim_end(), &["line 15: no line feed ends the last line"]);
     finds("", &["line 1: the stream is empty"]);
     let cut = EXAMPLE.len() - 20;
@@ -95,19 +95,19 @@ fn the_shape_of_a_line() {
             "\"dropped_messages\":0,\"new\":null",
             "key \"new\" is null instead of left out",
         ),
-        (4, "\"41240\"", "\"041240\"", "thread_id \"041240\" is no number of 64 bits in plain digits"),
+        (4, "\"41240\"", "\"041240\"", "thread_id \"041240\" is not a 64-bit number in plain digits"),
         (
             4,
             "\"41240\"",
             "\"18446744073709551616\"",
-            "thread_id \"18446744073709551616\" is no number of 64 bits in plain digits",
+            "thread_id \"18446744073709551616\" is not a 64-bit number in plain digits",
         ),
-        (2, "{\"5\":", "{\"05\":", "key \"05\" is no id"),
+        (2, "{\"5\":", "{\"05\":", "key \"05\" is not an id"),
         (12, "1.5", "1.50000000000000005", "1.50000000000000005 is 1.5, which takes fewer digits"),
         (12, "1.5", "1e999", "1e999 is beyond the numbers of 64 bits"),
         (13, "frame index", "\\ud800 index", "half a surrogate pair in a string"),
         (13, "}\n", "}}\n", "no JSON: text after the object"),
-        (13, "true}", "tru}", "no JSON: no value where one has to be"),
+        (13, "true}", "tru}", "no JSON: a missing value"),
     ] {
         let findings = findings(edited(line, from, to).as_bytes());
         assert_eq!(findings.len(), 1, "{findings:?}");
@@ -130,8 +130,8 @@ fn the_shape_of_a_line() {
     ] {
         let expected = if to == "sampler_tired" {
             vec![
-                "line 15: lost tells of \"sampler_missed\", but no loss message does",
-                "line 15: lost does not tell of \"sampler_tired\", but a loss message does",
+                "line 15: lost has \"sampler_missed\", but no loss message has",
+                "line 15: lost does not have \"sampler_tired\", but a loss message has",
             ]
         } else {
             Vec::new()
@@ -142,14 +142,14 @@ fn the_shape_of_a_line() {
 
 #[test]
 fn versions_and_names() {
-    finds(edited(6, "\"v\":2", "\"v\":3"), &["line 6: schema version 3 is not known; 0, 1 and 2 are"]);
+    finds(edited(6, "\"v\":2", "\"v\":3"), &["line 6: schema version 3 is unknown; 0, 1 and 2 are known"]);
     finds(edited(6, "heartbeat", "pulse"), &[]);
     let stranger = edited(6, "Qm3vT0kZx9JrWc7uHs1-aA", "a b");
     finds(stranger, &["line 6: the run_id is not 1 to 64 of the characters A-Z a-z 0-9 - _"]);
     let cpython = "{\"type\": \"meta\", \"v\": 0, \"run_id\": \"a\"}\n{\"type\":\"end\",\"v\":0}\n";
     finds(
         cpython,
-        &["line 2: no message: missing field `run_id` (column 20)", "line 2: the run 'a' has no end"],
+        &["line 2: not a message: missing field `run_id` (column 20)", "line 2: the run 'a' has no end"],
     );
     // What goes with times goes with them everywhere.
     let untimed = "key \"samples_empty\" is missing, unlike the times of the run";
@@ -249,12 +249,6 @@ fn the_meta_says_what_follows() {
         (7, "\"host\":\"web-3\"", "\"host\":\"web-4\"", "labels is not what the run's first meta says"),
         (7, "\"mode\":\"wall\"", "\"mode\":\"cpu\"", "mode is not what the run's first meta says"),
         (7, "\"gc\":true", "\"gc\":false", "capture is not what the run's first meta says"),
-        (
-            7,
-            "1790064001213160",
-            "1790064001213161",
-            "wall_usec does not go with start_usec as in the first batch",
-        ),
     ] {
         finds(edited(line, from, to), &[&format!("line {line}: {expected}")]);
     }
@@ -383,8 +377,8 @@ fn samples() {
     finds(
         edited(10, "\"thread_id\":\"41240\"", "\"thread_id\":\"41237\""),
         &[
+            // The message is damaged, so its batch is not counted.
             "line 10: thread 41237 of interpreter 0 stands twice in the message",
-            "line 7: thread_count is 2, but the batch's raw messages give 1",
         ],
     );
 }
@@ -459,7 +453,7 @@ fn tables() {
             5,
             "\"start_usec\":7204118000",
             "\"start_usec\":7204118001",
-            "the window at 7204118001 is no multiple of 1000000 us from run_start_usec",
+            "the window at 7204118001 is not a multiple of 1000000 us from run_start_usec",
         ),
         (
             11,
@@ -494,11 +488,7 @@ fn the_end() {
             "\"lost_samples\":5",
             "lost is not the sum of the loss messages of \"corrupt\"",
         ),
-        (
-            ",\"corrupt\":{\"lost_samples\":4}",
-            "",
-            "lost does not tell of \"corrupt\", but a loss message does",
-        ),
+        (",\"corrupt\":{\"lost_samples\":4}", "", "lost does not have \"corrupt\", but a loss message has"),
     ] {
         finds(edited(15, from, to), &[&format!("line 15: {expected}")]);
     }

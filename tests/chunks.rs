@@ -368,10 +368,43 @@ fn framed_profiles_in_any_order_are_well_formed() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let checked = run(&["check"], &ran.stdout);
     assert_eq!(checked.code, 0, "{}", String::from_utf8_lossy(&checked.stdout));
-    assert!(ran.stderr.contains("other settings than the run's first one"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("settings that differ from the run's first part"), "{}", ran.stderr);
     // Percentages of parts are not added up.
     let measured = frame(&read("cpython/stats_full.bin"));
     let ran = from_bin(&measured.repeat(30), &["--stream-types", "raw,loss"]);
     assert!(String::from_utf8_lossy(&ran.stdout).contains("\"sampler_failed\":{\"lost_percent\":3.5}"));
     assert_eq!(run(&["check"], &ran.stdout).code, 0);
+}
+
+/// What is added to monotonic times for Unix times, batch by batch; batches without samples left out.
+fn clock_offsets(stream: &[u8]) -> Vec<i64> {
+    let metas = common::messages(stream).into_iter().filter(|message| message["type"] == "meta");
+    let of = |meta: &serde_json::Value, key| meta[key].as_i64().expect("an integer");
+    let with_samples = metas.filter(|meta| meta["samples"] != 0);
+    let mut offsets: Vec<i64> =
+        with_samples.map(|meta| of(&meta, "wall_usec") - of(&meta, "start_usec")).collect();
+    offsets.dedup();
+    offsets
+}
+
+/// A wall clock that was set while CPython recorded: a date that holds for one part is wrong for another
+/// (<https://github.com/open-telemetry/opentelemetry-js/issues/852>).
+#[test]
+fn where_the_wall_clock_was_set_another_batch_and_another_chunk_begin() {
+    let bytes = read("cases/step.bin");
+    let dates = [1_796_068_855_860_277, 1_796_072_455_860_277];
+    for options in [&[][..], &["--flush", "interval:200ms"], &["--flush", "samples:1000000"]] {
+        let stream = from_bin(&bytes, options);
+        let said = "the wall clock was set forward by 3600.000 s before chunk 1";
+        assert!(stream.code == 0 && stream.stderr.contains(said), "{}", stream.stderr);
+        assert_eq!(clock_offsets(&stream.stdout), dates);
+        assert_eq!(common::findings(&stream.stdout), [""; 0]);
+        let chunks = run(&["to-bin", "--layout", "v2"], &stream.stdout);
+        assert_eq!(chunks.code, 0, "{}", chunks.stderr);
+        let again = from_bin(&chunks.stdout, &["--flush", "samples:1000000"]);
+        assert_eq!(clock_offsets(&again.stdout), dates);
+    }
+    // A date that is given is the one for all.
+    let given = from_bin(&bytes, &["--wall-start", "2026-12-01T00:00:00Z"]);
+    assert_eq!((given.stderr.as_str(), clock_offsets(&given.stdout).len()), ("", 1));
 }

@@ -1,4 +1,4 @@
-//! Spans of time, and the clocks that times are read from.
+//! Time spans and clock pairs.
 
 /// From the earliest to the latest of some times, microseconds of the profiler's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,6 +58,13 @@ impl ClockPair {
         let since = i128::from(monotonic_us) - i128::from(self.monotonic_us);
         i64::try_from(i128::from(self.wall_us) + since).ok()
     }
+
+    /// How far the wall clock was set forward between `earlier` and this pair, microseconds; negative if it was set
+    /// back.
+    pub fn step_from(self, earlier: ClockPair) -> i128 {
+        let offset = |pair: ClockPair| i128::from(pair.wall_us) - i128::from(pair.monotonic_us);
+        offset(self) - offset(earlier)
+    }
 }
 
 #[cfg(test)]
@@ -80,5 +87,12 @@ mod tests {
         assert_eq!(pair.wall_at(0), Some(-1_005));
         assert_eq!(pair.wall_at(1_010), Some(5));
         assert_eq!(pair.wall_at(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_the_change_of_its_distance() {
+        let pair = ClockPair { monotonic_us: 1_000, wall_us: 5_000 };
+        let after = |wall_us| ClockPair { monotonic_us: 3_000, wall_us }.step_from(pair);
+        assert_eq!([7_000, 7_300, 6_000].map(after), [0, 300, -1_000]);
     }
 }

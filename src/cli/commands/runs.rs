@@ -1,4 +1,4 @@
-//! The runs of a stream in the making: which part belongs to which run, and what is reported to people.
+//! Assigns the parts of an input to runs while a stream is made, and reports losses to the user.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Seek, Write};
@@ -14,11 +14,13 @@ use crate::cli::ui::messages::Messages;
 use crate::convert::{CpythonRun, RunStream};
 use crate::error::{Error, Result};
 use crate::format::{Contents, Framing, LostPart, Part, Profile};
-use crate::model::RunFacts;
+use crate::model::{ClockPair, RunFacts};
 use crate::protocol::LmcacheTrace;
 
-/// Oddities that are told of each run; more are left out.
+/// Irregularities that are reported for each run; more are left out.
 const MAX_REPORTED: usize = 20;
+/// A smaller change of the wall clock is taken for its adjustment.
+const STEP_REPORTED_US: i128 = 1_000_000;
 
 pub(crate) struct Runs<'a> {
     args: &'a FromBin,
@@ -45,6 +47,8 @@ struct OpenRun {
     is_rotated: bool,
     /// The highest of the numbers.
     last: Option<u64>,
+    /// The clocks by the last chunk that has a date.
+    clocks: Option<ClockPair>,
     warnings: usize,
 }
 
@@ -58,6 +62,15 @@ enum PartOf {
 }
 
 impl OpenRun {
+    /// How the wall clock was set since the last chunk with a date.
+    fn clock_step(&mut self, contents: &Contents) -> Option<String> {
+        let clocks = contents.chunk.as_ref()?.clocks()?;
+        let step_us = clocks.step_from(self.clocks.replace(clocks)?);
+        let way = if step_us > 0 { "forward" } else { "back" };
+        let seconds = step_us.unsigned_abs() as f64 / 1e6;
+        (step_us.abs() >= STEP_REPORTED_US).then(|| format!("{way} by {seconds:.3} s"))
+    }
+
     fn place_of(&self, contents: &Contents) -> PartOf {
         let Some(chunk) = &contents.chunk else {
             // Nothing but its facts says where it belongs.
@@ -204,7 +217,7 @@ impl<'a> Runs<'a> {
             if self.open.as_ref().is_some_and(|open| open.is_rotated) {
                 return Ok(());
             }
-            let what = format!("chunk {index} comes again and is passed over");
+            let what = format!("chunk {index} is repeated and was skipped");
             if self.args.strict {
                 return Err(Error::profile(what).within(name));
             }
@@ -237,6 +250,7 @@ impl<'a> Runs<'a> {
                 facts,
                 seen: HashMap::new(),
                 last: None,
+                clocks: None,
                 is_rotated: false,
                 warnings: 0,
             });
@@ -249,9 +263,13 @@ impl<'a> Runs<'a> {
             }
             open.last = open.last.max(Some(index));
             open.seen.insert(index, checksum);
+            if let Some(step) = open.clock_step(contents).filter(|_| self.args.wall_start.is_none()) {
+                self.messages.warning(name, &format!("the wall clock was set {step} before chunk {index}"));
+            }
         }
         if !is_same_recording(&open.facts, &contents.header.facts) {
-            self.messages.warning(name, "a part was recorded with other settings than the run's first one");
+            self.messages
+                .warning(name, "a part was recorded with settings that differ from the run's first part");
         }
         for warning in &contents.warnings {
             if self.args.strict {
@@ -283,7 +301,7 @@ impl<'a> Runs<'a> {
     fn lost(&mut self, name: &str, lost: LostPart) -> Result<()> {
         self.fault(
             name,
-            lost.to_error().hint("all else is read; recover copies the whole parts to another file"),
+            lost.to_error().hint("the rest is read; recover copies the intact parts to another file"),
         )?;
         match &mut self.open {
             Some(open) => {
@@ -342,7 +360,7 @@ impl<'a> Runs<'a> {
         let Some(open) = self.open.take() else { return Ok(()) };
         if open.warnings > MAX_REPORTED {
             self.messages
-                .warning(name, &format!("{} more oddities of this kind", open.warnings - MAX_REPORTED));
+                .warning(name, &format!("{} more irregularities of this kind", open.warnings - MAX_REPORTED));
         }
         if let Some(error) = open.converter.broken_end() {
             self.fault(name, error)?;
@@ -398,7 +416,7 @@ impl<'a> Runs<'a> {
             return Err(several_runs());
         }
         if self.args.schema == Schema::Cpython {
-            return Err(Error::usage("CPython's JSON Lines have no place for calls").within(name));
+            return Err(Error::usage("CPython's JSON Lines cannot hold calls").within(name));
         }
         for oddity in trace.oddities() {
             self.oddity(name, &oddity)?;
@@ -430,7 +448,7 @@ impl<'a> Runs<'a> {
         }
         let (calls, unknown) = trace.counts();
         if unknown > 0 {
-            self.messages.warning(name, &format!("{unknown} frames of unknown types were passed over"));
+            self.messages.warning(name, &format!("{unknown} frames of unknown types were skipped"));
         }
         if calls == 0 {
             self.messages.warning(name, "the trace holds no calls");

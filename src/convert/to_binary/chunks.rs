@@ -1,4 +1,4 @@
-//! A stream into chunks.
+//! Stream to chunked profile.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::convert::to_stream::options::Flush;
 use crate::error::Result;
 use crate::format::{Chunk, ChunkInfo, Packing, RunEnd, Writer};
 use crate::limits::CHUNK_SAMPLES;
-use crate::model::{RunFacts, Statistics, TimeSpan};
+use crate::model::{ClockPair, Statistics, TimeSpan};
 use crate::protocol::RawColumns;
 
 /// Makes a version-2 profile out of the lines of a stream: chunks, each of which is handed on once it is
@@ -66,6 +66,8 @@ struct OpenChunk {
     /// Keys of its first and last sample.
     keys: Option<(u64, u64)>,
     span: Option<TimeSpan>,
+    /// By which its first sample gets a date.
+    wall: Option<ClockPair>,
 }
 
 impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
@@ -86,7 +88,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
     }
 
     /// Takes the stream's line of this number, from 1. A message that is damaged or out of place is
-    /// passed over and noted.
+    /// skipped and noted.
     ///
     /// # Errors
     ///
@@ -114,7 +116,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
         // A chunk is closed by what comes after it, so one is open unless there was no sample.
         let open = match open {
             Some(open) => open,
-            None => OpenChunk::new(ended.run.facts.clone(), packing, threads)?,
+            None => OpenChunk::new(&ended.run, packing, threads)?,
         };
         let end = if ended.losses.is_empty() { RunEnd::Complete } else { RunEnd::Incomplete };
         commit(open.finish(&ended.run, index, end, ended.statistics.as_ref())?)?;
@@ -153,7 +155,9 @@ impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
             let next = first_key(&keys(&open.merge, group, left));
             let is_full = open.writer.samples() >= limit && next > last;
             let is_over = self.end_of_interval(first).is_some_and(|end| end <= next);
-            if is_full || is_over || !open.merge.has_room_for(group) {
+            // A chunk has one date.
+            let is_set = open.wall.zip(run.wall).is_some_and(|(open, run)| run.step_from(open) != 0);
+            if is_full || is_over || is_set || !open.merge.has_room_for(group) {
                 self.close(run)?;
             }
         }
@@ -161,7 +165,7 @@ impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
             Some(open) => open,
             None => {
                 definitions.begin_profile();
-                OpenChunk::new(run.facts.clone(), self.packing, self.threads)?
+                OpenChunk::new(run, self.packing, self.threads)?
             }
         };
         let keys = keys(&open.merge, group, left);
@@ -207,9 +211,10 @@ impl<F: FnMut(Chunk) -> Result<()>> Chunks<F> {
 }
 
 impl OpenChunk {
-    fn new(facts: RunFacts, packing: Packing, threads: usize) -> Result<Self> {
-        let merge = Merge::new(facts.start_us);
-        Ok(OpenChunk { writer: Writer::chunk(facts, packing, threads)?, merge, keys: None, span: None })
+    fn new(run: &RunHead, packing: Packing, threads: usize) -> Result<Self> {
+        let merge = Merge::new(run.facts.start_us);
+        let writer = Writer::chunk(run.facts.clone(), packing, threads)?;
+        Ok(OpenChunk { writer, merge, wall: run.wall, keys: None, span: None })
     }
 
     fn finish(
@@ -220,7 +225,7 @@ impl OpenChunk {
         statistics: Option<&Statistics>,
     ) -> Result<Chunk> {
         self.merge.finish(&mut self.writer)?;
-        let wall_us = self.span.zip(run.wall).and_then(|(span, wall)| wall.wall_at(span.first_us));
+        let wall_us = self.span.zip(self.wall).and_then(|(span, wall)| wall.wall_at(span.first_us));
         let span = self.span.unwrap_or_default();
         let labels = run.meta.labels.clone().unwrap_or_default();
         let info = ChunkInfo { run_id: run.id.clone(), index, span, wall_us, end, labels };

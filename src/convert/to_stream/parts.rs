@@ -1,4 +1,4 @@
-//! From part to part of a run: its facts, the tables that count, what is missing in between.
+//! Carries a run from part to part: its facts, its total counts, and what is missing between parts.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::convert::to_stream::options::micros;
 use crate::convert::to_stream::{Heartbeats, RunState, RunStatistics, RunStream};
 use crate::convert::used_frames::{MergedTables, UsedFrames};
 use crate::error::{ErrorKind, Position, Result};
-use crate::format::{Contents, Fault, FaultCode, Framing, LostPart};
+use crate::format::{ChunkInfo, Contents, Fault, FaultCode, Framing, LostPart};
 use crate::model::{ClockPair, Statistics, Tables};
 use crate::protocol::MessageType;
 use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossReason};
@@ -16,7 +16,7 @@ use crate::protocol::message::{ErrorMessage, Heartbeat, Loss, LossAmount, LossRe
 impl RunStream {
     /// A part begins. Returns the numbers that its frames get in the open batch, where they aren't its own.
     pub(crate) fn begin(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<Option<Vec<u32>>> {
-        self.open_run(contents);
+        self.open_run(contents, sink)?;
         self.note_gap(contents, sink)?;
         if self.flush.part && !self.batch.is_empty() {
             self.close_batch(sink)?;
@@ -61,16 +61,21 @@ impl RunStream {
         std::mem::replace(&mut self.aggregator, Aggregator::new(tables, start_us, window))
     }
 
-    fn open_run(&mut self, contents: &Contents) {
+    fn open_run(&mut self, contents: &Contents, sink: &mut impl Write) -> Result<()> {
         let start_us = contents.header.facts.start_us;
         let chunk = contents.chunk.as_ref();
-        let chunk_wall = chunk
-            .and_then(|chunk| Some(ClockPair { monotonic_us: chunk.span.first_us, wall_us: chunk.wall_us? }));
-        if let Some(run) = &mut self.run {
-            if self.options.wall_start_us.is_none() && chunk_wall.is_some() {
-                run.wall = chunk_wall;
+        let clocks = chunk.and_then(ChunkInfo::clocks);
+        if let Some(wall) = self.run.as_ref().map(|run| run.wall) {
+            if self.options.wall_start_us.is_some() || clocks.is_none() {
+                return Ok(());
             }
-            return;
+            // A batch has one date. Where the wall clock was set, what is before that has a batch of its own.
+            let is_set = wall.zip(clocks).is_some_and(|(wall, clocks)| clocks.step_from(wall) != 0);
+            if is_set && !self.batch.is_empty() {
+                self.close_batch(sink)?;
+            }
+            self.run.as_mut().expect("seen above").wall = clocks;
+            return Ok(());
         }
         let mut labels = chunk.map(|chunk| chunk.labels.clone()).unwrap_or_default();
         labels.extend(self.options.labels.clone());
@@ -81,7 +86,7 @@ impl RunStream {
                 .options
                 .wall_start_us
                 .map(|wall_us| ClockPair { monotonic_us: start_us, wall_us })
-                .or(chunk_wall),
+                .or(clocks),
             statistics: RunStatistics::default(),
         });
         let types = &self.options.types;
@@ -89,6 +94,7 @@ impl RunStream {
         let beats = types.has(MessageType::Heartbeat) && !self.options.live;
         let due = beats.then(|| start_us.checked_add(period)).flatten();
         self.heartbeats = Heartbeats { due, period, waiting: Vec::new() };
+        Ok(())
     }
 
     /// Tells of chunks that are missing before this one.

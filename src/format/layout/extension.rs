@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::format::layout::header::{self, ByteOrder};
 use crate::limits;
-use crate::model::{Capture, Mode, RunFacts, TimeSpan};
+use crate::model::{Capture, ClockPair, Mode, RunFacts, TimeSpan};
 use crate::varint;
 
 const CHUNK: &[u8; 8] = b"TACHCHNK";
@@ -40,6 +40,13 @@ pub struct ChunkInfo {
     pub end: RunEnd,
     /// Facts of the user's own about the run.
     pub labels: BTreeMap<String, String>,
+}
+
+impl ChunkInfo {
+    /// The instant of its earliest sample on both clocks, where its date is known.
+    pub fn clocks(&self) -> Option<ClockPair> {
+        Some(ClockPair { monotonic_us: self.span.first_us, wall_us: self.wall_us? })
+    }
 }
 
 /// What a chunk says of the end of its run.
@@ -87,12 +94,12 @@ pub struct ChunkOrder {
 }
 
 impl ChunkOrder {
-    /// A part of the run was passed over, which is known as a loss of its own.
+    /// A part of the run was skipped, which is known as a loss of its own.
     pub fn lost(&mut self) {
         self.lost += 1;
     }
 
-    /// The next chunk. Whether others are missing before it, beyond those that were passed over.
+    /// The next chunk. Whether others are missing before it, beyond those that were skipped.
     pub fn is_gap_before(&mut self, chunk: &ChunkInfo) -> bool {
         let index = chunk.index;
         let expected = self.last.map_or(0, |last| last.saturating_add(1));
@@ -109,7 +116,7 @@ impl ChunkOrder {
     }
 
     /// Why the run is not whole although its chunks so far are, if they say so: its last chunk is not
-    /// among them, or says that something was lost. Nothing where the end was passed over, which is known.
+    /// among them, or says that something was lost. Nothing where the end was skipped, which is known.
     pub fn broken_end(&self) -> Option<Error> {
         let last = self.last.filter(|_| self.lost == 0)?;
         match self.end {
@@ -143,7 +150,7 @@ impl RunEnds {
         broken
     }
 
-    /// A part was passed over, which is known as a loss of its own.
+    /// A part was skipped, which is known as a loss of its own.
     pub fn lost(&mut self) {
         self.order.lost();
     }
@@ -187,7 +194,7 @@ impl Mark {
 }
 
 /// Looks for the blocks at the end of `tail`, what stands between the frames and the statistics. The
-/// error tells why they are passed over.
+/// error tells why they are skipped.
 pub(crate) fn read(tail: &[u8], order: ByteOrder) -> Result<Option<ExtensionBlocks>, String> {
     let Some(mark) = Mark::read(tail, order).filter(|mark| mark.signature == *CHUNK) else {
         return Ok(None);
@@ -253,7 +260,7 @@ fn read_labels(tail: &[u8], order: ByteOrder) -> Result<BTreeMap<String, String>
 /// A run id that is longer than the block has room for.
 pub(crate) fn write(out: &mut Vec<u8>, info: &ChunkInfo, facts: &RunFacts) -> Result<()> {
     if info.run_id.is_empty() || info.run_id.len() > RUN_ID_LEN {
-        return Err(Error::usage(format!("the run id '{}' has no place in a chunk", info.run_id)));
+        return Err(Error::usage(format!("the run id '{}' cannot be stored in a chunk", info.run_id)));
     }
     if !info.labels.is_empty() {
         let start = out.len();
@@ -339,7 +346,7 @@ mod tests {
             other[at] = value;
             assert!(read_back(&other).is_err(), "byte {at}");
         }
-        assert!(read_back(&good[1..]).is_err(), "not all of it is there");
+        assert!(read_back(&good[1..]).is_err(), "it is incomplete");
         assert_eq!(read_back(&good[..end - 1]), Ok(None), "no signature");
         assert_eq!(read_back(&[]), Ok(None));
     }

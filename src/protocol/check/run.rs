@@ -1,4 +1,4 @@
-//! One run of a stream: its numbers, its batches, and what its end says of it.
+//! Rules of a run: its sequence numbers, its batches, and the totals in its `end`.
 
 use std::collections::BTreeMap;
 
@@ -46,12 +46,11 @@ pub(crate) struct RunChecker {
     threads: Threads,
     tables: Tables,
     sums: Sums,
-    wall_offset: Option<i128>,
     lost: BTreeMap<String, LossAmount>,
     fatal: bool,
     torn: bool,
     heartbeat: Option<Heartbeat>,
-    /// Types that were told of as not asked for.
+    /// Types that were reported as not requested.
     told: Vec<MessageType>,
 }
 
@@ -118,7 +117,6 @@ impl RunChecker {
             threads: Threads::default(),
             tables: Tables::default(),
             sums: Sums::default(),
-            wall_offset: None,
             lost: BTreeMap::new(),
             fatal: false,
             torn: false,
@@ -173,7 +171,7 @@ impl RunChecker {
     }
 
     /// What a reader did not get because it was not there has no message of its own where it came after the
-    /// beginning: the end alone tells how much.
+    /// beginning: only the end says how much.
     fn forgive_gaps(&mut self, end: &End) {
         let by_end = end.lost.as_ref().and_then(|lost| lost.get("gap")?.lost_messages);
         let by_losses = self.lost.get("gap").and_then(|sum| sum.lost_messages).unwrap_or(0);
@@ -384,19 +382,11 @@ impl RunChecker {
             return;
         }
         batch.check_messages(report);
-        let start = if batch.has_raw || self.asks_for(MessageType::Raw) {
+        if batch.has_raw || self.asks_for(MessageType::Raw) {
             batch.check_sums(self.threads.are_counted(), report);
             self.sums.add(&batch.sums);
-            batch.sums.span.map_or(batch.meta.start_usec, |(start, _)| Some(start))
         } else {
             self.sums.add(&batch.declared());
-            batch.meta.start_usec
-        };
-        if let (Some(wall), Some(start)) = (batch.meta.wall_usec, start) {
-            let offset = i128::from(wall) - i128::from(start);
-            if *self.wall_offset.get_or_insert(offset) != offset {
-                report.at(batch.line, "wall_usec does not go with start_usec as in the first batch");
-            }
         }
     }
 
@@ -516,11 +506,11 @@ impl RunChecker {
         let none = BTreeMap::new();
         let lost = end.lost.as_ref().unwrap_or(&none);
         for reason in lost.keys().filter(|reason| !self.lost.contains_key(*reason)) {
-            report.say(format!("lost tells of {reason:?}, but no loss message does"));
+            report.say(format!("lost has {reason:?}, but no loss message has"));
         }
         for (reason, sum) in &self.lost {
             match lost.get(reason) {
-                None => report.say(format!("lost does not tell of {reason:?}, but a loss message does")),
+                None => report.say(format!("lost does not have {reason:?}, but a loss message has")),
                 Some(says) if says != sum => {
                     report.say(format!("lost is not the sum of the loss messages of {reason:?}"));
                 }
