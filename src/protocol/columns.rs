@@ -1,4 +1,4 @@
-//! The columns of a `raw` message in memory.
+//! The columns of a decoded `raw` message.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::NODES;
@@ -117,6 +117,15 @@ impl RawColumns {
             return Err(Error::stream(format!(
                 "the message declares {} samples and holds {samples}",
                 self.samples
+            )));
+        }
+        // The samples of a thread have one order.
+        let mut threads: Vec<ThreadKey> = self.threads().iter().map(ThreadColumns::key).collect();
+        threads.sort_unstable();
+        if let Some(pair) = threads.windows(2).find(|pair| pair[0] == pair[1]) {
+            let ThreadKey { interpreter_id, thread_id } = pair[0];
+            return Err(Error::stream(format!(
+                "thread {thread_id} of interpreter {interpreter_id} stands twice in the message"
             )));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What holds for the samples of a `raw` message, and for their order from message to message.
+//! Rules of `raw` messages: their samples, and their order from message to message.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,6 @@ use crate::protocol::group::Groups;
 pub(crate) struct Room {
     used: Vec<bool>,
     nodes: Vec<(u32, u32)>,
-    threads: Vec<ThreadKey>,
 }
 
 /// Where the threads of a run are.
@@ -65,15 +64,13 @@ impl Sums {
 
 /// Checks the call tree: each node is of use and stands once.
 pub(crate) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Report<'_>) {
-    let Room { used, nodes, threads } = room;
+    let Room { used, nodes } = room;
     used.clear();
     used.resize(columns.stack_frame_id.len(), false);
-    threads.clear();
     if columns.samples == 0 {
         report.say("a raw message without a sample");
     }
     for thread in columns.threads() {
-        threads.push(ThreadKey { interpreter_id: thread.interpreter_id, thread_id: thread.thread_id });
         if thread.status.is_empty() && columns.samples > 0 {
             report.say(format!("thread {} has no sample in the message", thread.thread_id));
         }
@@ -93,11 +90,6 @@ pub(crate) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Rep
         let (parent, frame) = same[0];
         let parent = if parent == NULL { "as roots".to_string() } else { format!("under node {parent}") };
         report.say(format!("two nodes of frame {frame} stand {parent}"));
-    }
-    threads.sort_unstable();
-    if let Some(same) = threads.windows(2).find(|pair| pair[0] == pair[1]) {
-        let ThreadKey { interpreter_id, thread_id } = same[0];
-        report.say(format!("thread {thread_id} of interpreter {interpreter_id} stands twice in the message"));
     }
 }
 
