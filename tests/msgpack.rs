@@ -117,8 +117,8 @@ fn another_magic_version_or_digest_is_refused() {
         run(&["to-bin"], &framed(&frames))
     };
     for (key, value, said) in [
-        ("format_version", Value::from(2), "format_version 2 is not known; 1 is"),
-        ("schema_version", Value::from(9), "schema_version 9 is not known; 2 is"),
+        ("format_version", Value::from(2), "format_version 2 is unknown; 1 is known"),
+        ("schema_version", Value::from(9), "schema_version 9 is unknown; 2 is known"),
         ("config_digest", Value::from("00"), "config_digest"),
     ] {
         let ran = with(key, value);
@@ -239,6 +239,29 @@ fn inspect_knows_a_trace_of_lmcache() {
 }
 
 #[test]
+fn a_record_with_a_key_twice_is_lost_and_reported() {
+    let key = |name: &str| (Value::from(name), Value::from(1));
+    let nested =
+        Value::Map(vec![(Value::from("args"), Value::Array(vec![Value::Map(vec![key("a"), key("a")])]))]);
+    // One that would be read in two ways, one that becomes so in JSON, and one within another value.
+    for doubled in [Value::Map(vec![key("a"), key("a")]), Value::Map(vec![key("v"), key("record_v")]), nested]
+    {
+        let mut frames = trace(3);
+        let Value::Map(more) = doubled else { unreachable!("maps") };
+        let Value::Map(record) = &mut frames[2] else { unreachable!("a record") };
+        record.retain(|(key, _)| key.as_str() != Some("args"));
+        record.extend(more);
+        let ran = run(&["from-bin"], &framed(&frames));
+        assert_eq!(ran.code, 3, "{}", ran.stderr);
+        assert!(ran.stderr.contains("stands twice (at byte "), "{}", ran.stderr);
+        let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert_eq!(text.matches("\"type\":\"call\"").count(), 2);
+        assert!(text.contains("\"reason\":\"corrupt\",\"lost_bytes\":"), "{text}");
+        assert_eq!(run(&["check"], &ran.stdout).code, 0);
+    }
+}
+
+#[test]
 fn a_torn_trace_is_told_and_an_unknown_version_refused() {
     let bytes = framed(&trace(4));
     let whole = framed(&trace(3)).len();
@@ -257,7 +280,7 @@ fn a_torn_trace_is_told_and_an_unknown_version_refused() {
     }
     let ran = run(&["from-bin"], &framed(&frames));
     assert_eq!((ran.code, ran.stdout.len()), (1, 0));
-    assert!(ran.stderr.contains("LMCache trace of format version 7, which is not known"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("LMCache trace of format version 7, which is unknown"), "{}", ran.stderr);
 }
 
 /// No bytes make a panic, a hang or much memory.

@@ -1,8 +1,9 @@
-//! The trace files of LMCache: calls with their times and arguments, as frames.
+//! LMCache trace files: calls with their times and arguments, as MessagePack frames.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -19,6 +20,8 @@ use sha2::{Digest, Sha256};
 const MAGIC: &str = "LMCT";
 const FORMAT_VERSION: u64 = 1;
 const TRACE_SCHEMA_VERSION: u64 = 1;
+/// Of one map of a record.
+const KEYS: usize = 64 * 1024;
 
 /// What a trace's header frame says.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -88,13 +91,13 @@ impl<R: Read> LmcacheTrace<R> {
         }
         let map = frames.frame();
         if map.get("magic").and_then(View::as_text) != Some(MAGIC) {
-            return Err(at(Error::stream("no LMCache trace: the magic is missing")));
+            return Err(at(Error::stream("not an LMCache trace: the magic is missing")));
         }
         match map.get("format_version").and_then(View::as_u64) {
             Some(FORMAT_VERSION) => {}
             Some(other) => {
                 let fault = format!(
-                    "an LMCache trace of format version {other}, which is not known; {FORMAT_VERSION} is"
+                    "an LMCache trace of format version {other}, which is unknown; {FORMAT_VERSION} is known"
                 );
                 return Err(at(Error::stream(fault)));
             }
@@ -139,7 +142,7 @@ impl<R: Read> LmcacheTrace<R> {
             trace_schema_version.as_ref().filter(|version| **version != TRACE_SCHEMA_VERSION)
         {
             oddities.push(format!(
-                "trace_schema_version {} is not known; {TRACE_SCHEMA_VERSION} is",
+                "trace_schema_version {} is unknown; {TRACE_SCHEMA_VERSION} is known",
                 quoted(&version.to_string())
             ));
         }
@@ -215,6 +218,7 @@ impl<R: Read> LmcacheTrace<R> {
                 *span = (span.0.min(ts), span.1.max(ts));
             }
             let times = [("ts_usec", ts), ("wall_usec", microseconds(record.get("t_wall")))];
+            check_keys(record, call_key).map_err(|error| error.at(Position::Byte(at)))?;
             let before = out.len();
             let envelope = Envelope { type_: "call", run_id: &self.run_id, seq: self.seq };
             line(out, envelope, |out| call(out, times, record));
@@ -229,7 +233,7 @@ impl<R: Read> LmcacheTrace<R> {
         }
     }
 
-    /// Appends what is told of something that could not be read: the error, and what is lost by it.
+    /// Appends the messages for something that could not be read: the error, and the loss.
     pub fn lost(&mut self, out: &mut Vec<u8>, error: &Error) {
         let goes_on = self.goes_on(error);
         let offset = match error.position() {
@@ -305,17 +309,47 @@ fn call(out: &mut Vec<u8>, times: [(&str, Option<i64>); 2], record: View<'_>) {
         if out.len() > LINE_READ {
             break;
         }
-        let key = match json::key(key) {
-            taken if matches!(taken.as_str(), "v" | "run_id" | "seq" | "ts_usec" | "wall_usec") => {
-                format!("record_{taken}")
-            }
-            key => key,
-        };
-        write_json(out, key.as_str());
+        write_json(out, call_key(key).as_str());
         out.push(b':');
         json::write(out, value);
     }
     out.push(b'}');
+}
+
+/// The key that a record's key gets in the line.
+fn call_key(key: View<'_>) -> String {
+    match json::key(key) {
+        taken if matches!(taken.as_str(), "v" | "run_id" | "seq" | "ts_usec" | "wall_usec") => {
+            format!("record_{taken}")
+        }
+        key => key,
+    }
+}
+
+/// Checks that no key stands twice in one of the maps of a value, or of its elements: readers of JSON differ in which
+/// of the two values they take. `name` is what becomes of the value's own keys.
+fn check_keys(value: View<'_>, name: fn(View<'_>) -> String) -> Result<()> {
+    match value.kind() {
+        Kind::Array(mut items) => items.try_for_each(|item| check_keys(item, json::key)),
+        Kind::Map(entries) => {
+            let mut names = FxHashSet::default();
+            for (key, value) in entries {
+                let name = name(key);
+                if names.len() == KEYS {
+                    return Err(Error::stream(format!(
+                        "a record with more than {KEYS} keys in a map, the limit"
+                    )));
+                }
+                if names.contains(&name) {
+                    return Err(Error::stream(format!("a record in which the key {name:?} stands twice")));
+                }
+                names.insert(name);
+                check_keys(value, json::key)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Seconds as whole microseconds, where they are a finite number that fits.

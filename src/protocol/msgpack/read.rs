@@ -1,4 +1,4 @@
-//! Frames into lines of a stream.
+//! Converts frames to lines of a stream.
 
 use std::io::{self, Read};
 
@@ -45,7 +45,7 @@ impl<R: Read> FromMsgpack<R> {
             match self.frames.advance() {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
-                // A frame of sound length costs itself: it becomes a line that is no message.
+                // A frame of sound length costs itself: it becomes a line that is not a message.
                 Err(error)
                     if self.any && error.kind() == ErrorKind::Stream && self.frames.torn().is_none() =>
                 {
@@ -62,9 +62,10 @@ impl<R: Read> FromMsgpack<R> {
                 continue;
             }
             if !self.any {
-                return Err(Error::stream("the first frame is no header").at(at));
+                return Err(Error::stream("the first frame is not a header").at(at));
             }
-            if map.get("type").and_then(View::as_str) == Some("raw") {
+            let version = map.get("v").and_then(View::as_u64);
+            if map.get("type").and_then(View::as_str) == Some("raw") && version == Some(VERSION) {
                 raw(&mut self.line, map);
             } else {
                 json::write(&mut self.line, map);
@@ -76,8 +77,7 @@ impl<R: Read> FromMsgpack<R> {
                 if let Ok(Message::Meta(meta)) = decoded.map(|decoded| decoded.message)
                     && digest(&meta) != expected
                 {
-                    let fault =
-                        "the facts of the run are not those that the header's config_digest was made of";
+                    let fault = "the facts of the run do not match the header's config_digest";
                     return Err(Error::stream(fault).at(at));
                 }
             }
@@ -102,7 +102,7 @@ fn header(magic: View<'_>, map: View<'_>) -> Result<Option<String>> {
         match map.get(key).and_then(View::as_u64) {
             Some(version) if version == known => {}
             Some(version) => {
-                return Err(Error::stream(format!("{key} {version} is not known; {known} is")));
+                return Err(Error::stream(format!("{key} {version} is unknown; {known} is known")));
             }
             None => return Err(Error::stream(format!("the header frame has no {key}"))),
         }
