@@ -1,4 +1,4 @@
-//! Reading from a buffer.
+//! A read from a buffered reader that is served from its buffer.
 
 use std::io::{self, BufRead, Read};
 

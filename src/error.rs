@@ -1,4 +1,4 @@
-//! The one error type: what is wrong, where, and who can act on it.
+//! The error type: what is wrong, where, and a hint for whoever can act on it.
 
 use std::fmt;
 use std::io;

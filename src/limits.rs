@@ -1,4 +1,4 @@
-//! Every bound that outside data passes before it becomes memory.
+//! Limits on data from outside, checked before it takes memory.
 
 /// Frames that CPython's writer keeps of one stack, the innermost ones; its reader refuses more.
 pub const STACK_DEPTH: usize = 256;
@@ -55,7 +55,7 @@ pub const BATCH_BYTES: usize = 32 * 1024 * 1024;
 pub const THREADS: usize = 128 * 1024;
 
 /// Frames of the deepest stacks of a profile's threads, all together: a thread's last stack stays in memory, since
-/// a record tells only how the next one differs.
+/// a record says only how the next one differs.
 pub const THREAD_FRAMES: usize = 4 * 1024 * 1024;
 
 /// Late records of one profile. CPython's writer leaves at most a few for each thread and 16 KiB of samples.

@@ -1,4 +1,4 @@
-//! Marks that tools put before a text: byte order marks and record separators.
+//! Marks that tools put in front of a text: byte order marks and record separators.
 
 /// What begins a text in a sequence of JSON texts, as RFC 7464 and `jq --seq` have it.
 const RECORD_SEPARATOR: u8 = 0x1e;

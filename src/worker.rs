@@ -1,4 +1,4 @@
-//! Work on other threads: how many, and one that does jobs whose buffers come back.
+//! Background threads: how many to use, and a worker that returns its buffers.
 
 use std::collections::VecDeque;
 use std::io;

@@ -132,7 +132,7 @@ fn a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_lost() {
         let others = back
             .stderr
             .lines()
-            .filter(|line| !line.contains("tells of a loss") && !line.contains("more faults"));
+            .filter(|line| !line.contains("reports a loss") && !line.contains("more faults"));
         assert_eq!(others.collect::<Vec<_>>(), Vec::<&str>::new());
     }
     #[cfg(target_os = "linux")]
@@ -284,7 +284,7 @@ fn a_pipe_may_be_slow_too_where_that_is_asked_for() {
     assert!(account.lost_samples("backpressure") > 0);
     let (code, _, said) = program.end();
     assert_eq!(code, Some(3), "what was asked for is not all there: {said}");
-    assert!(said.contains("did not get there"), "{said}");
+    assert!(said.contains("did not arrive"), "{said}");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn readers_talk_only_so_much_and_come_only_so_many() {
         // A third is turned away once two are in.
         let mut third = connect(&address);
         third.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
-        matches!(third.read(&mut [0]), Ok(0) | Err(_)) && program.said().contains("enough readers")
+        matches!(third.read(&mut [0]), Ok(0) | Err(_)) && program.said().contains("limit of readers")
     });
     let said = [b'x'; 200_000];
     let _ = talker.write_all(&said);
@@ -413,7 +413,7 @@ fn a_loss_accounts_for_the_hole_that_it_stands_in_and_for_no_other() {
     };
     let (code, found, back) = said(&with_loss(3));
     assert_eq!((code, found.as_str()), (0, ""));
-    assert!(back.contains("tells of a loss") && !back.contains("messages are missing before"), "{back}");
+    assert!(back.contains("reports a loss") && !back.contains("messages are missing before"), "{back}");
     // It tells of two, and three are missing.
     let (code, found, back) = said(&with_loss(4));
     assert_eq!(code, 1);

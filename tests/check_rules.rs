@@ -41,7 +41,7 @@ fn where_the_json_ends_being_json_is_told_by_its_column() {
     let mut lines = stream();
     let column = lines[3].find("\"samples\":4").expect("a key") + "\"samples\":".len() + 1;
     edit(&mut lines, 4, "\"samples\":4", "\"samples\":?");
-    finds(&lines, &[&format!("line 4: no JSON: no value where one has to be (column {column})")]);
+    finds(&lines, &[&format!("line 4: no JSON: a missing value (column {column})")]);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_torn_word_breaks_off_and_a_wrong_one_is_wrong_as_well() {
         last.push_str(end);
         let mut expected = vec!["line 16: the stream breaks off within this line".to_string()];
         if wrong {
-            let what = format!("line 16: no JSON: no value where one has to be (column {})", at + 1);
+            let what = format!("line 16: no JSON: a missing value (column {})", at + 1);
             expected.insert(0, what);
         }
         expected.push(no_end.to_string());

@@ -242,7 +242,7 @@ fn a_time_that_does_not_exist_is_refused_for_the_part_of_it() {
         ("2026-01-01T00:00:00-01:60", "offset minute"),
     ] {
         let ran = run(&["from-bin", file.to_str().expect("UTF-8"), "--wall-start", time], b"");
-        let fault = format!("'{time}' is no time: its {part} does not exist");
+        let fault = format!("'{time}' is not a time: its {part} does not exist");
         assert!(ran.code == 2 && ran.stderr.contains(&fault), "{time}: {}", ran.stderr);
     }
 }

@@ -242,7 +242,7 @@ fn plain_recordings_come_back_byte_for_byte() {
 #[test]
 fn packed_recordings_come_back_with_the_same_samples_and_facts() {
     for path in answered_profiles() {
-        // What single chunks say that was measured has no place in a profile in one piece.
+        // What single chunks say that was measured cannot be stored in a profile in one piece.
         let skipped = ["zstd_bomb_50m_samples", "v2_stats_each_chunk"];
         if JOINED.contains(&name(&path).as_str()) || skipped.contains(&name(&path).as_str()) {
             continue;

@@ -160,9 +160,9 @@ fn runs_that_were_recorded_differently_are_refused() {
     // Known against unknown is no difference, but told.
     let ran = compare("cfg_mode_wall", "cfg_mode_unknown", &[]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stderr.contains("mode known of one of the two only"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("mode known for only one of the two"), "{}", ran.stderr);
     let ran = compare("cfg_features_1_mode_1", "cfg_mode_cpu", &[]);
-    assert!(ran.code == 0 && ran.stderr.contains("capture settings known of one"), "{}", ran.stderr);
+    assert!(ran.code == 0 && ran.stderr.contains("capture settings known for only one"), "{}", ran.stderr);
 }
 
 #[test]

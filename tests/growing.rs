@@ -213,7 +213,7 @@ fn what_was_whole_before_the_disk_was_full_is_kept_and_told() {
     let said = std::io::read_to_string(follower.stderr.take().expect("a pipe")).expect("UTF-8");
     assert_eq!(status.code(), Some(3), "{said}");
     assert!(said.contains("out.jsonl: File too large"), "{said}");
-    assert!(said.contains("it ends with the last batch that is whole"), "{said}");
+    assert!(said.contains("it ends with the last complete batch"), "{said}");
     assert!(count_batches(&fs::read(&target).expect("there")) >= 1);
 }
 

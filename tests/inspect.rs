@@ -386,7 +386,11 @@ fn what_is_neither_is_named_as_from_bin_names_it() {
     assert!(pstats.stderr.contains("pstats"), "{}", pstats.stderr);
     let json = inspect("malformed/type_json.bin");
     assert_eq!(json.code, 1);
-    assert!(json.stderr.contains("JSON, but no stream: no message: missing field `type`"), "{}", json.stderr);
+    assert!(
+        json.stderr.contains("JSON, but not a stream: not a message: missing field `type`"),
+        "{}",
+        json.stderr
+    );
 }
 
 #[test]

@@ -250,7 +250,7 @@ fn a_conversion_that_nobody_has_got_says_so() {
     drop(early);
     let (code, _, said) = program.end();
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("none of 1 that came has got all"), "{said}");
+    assert!(said.contains("none of 1 that connected received everything"), "{said}");
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn a_second_start_on_the_same_socket_is_refused_and_the_first_does_not_notice() 
         let address = first.address("unix");
         let second = run(&args, b"");
         assert_eq!(second.code, 1, "{}", second.stderr);
-        assert!(second.stderr.contains("somebody listens on"), "{}", second.stderr);
+        assert!(second.stderr.contains("another process listens on"), "{}", second.stderr);
         let got = Peer::reader("unix", &address).rest("unix");
         assert_eq!(first.end().0, Some(0));
         assert!(got == sent);

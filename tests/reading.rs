@@ -139,7 +139,7 @@ fn what_is_wrong_with_a_line_is_said_in_words_about_lines() {
     let cut = &plain[..plain.len() / 2];
     for (stream, said, hint) in [
         (plain.replace('\n', "\r"), "lines that end in a carriage return alone", "hint: tr"),
-        (pretty, "an object that goes over several lines", "hint: a message is one line"),
+        (pretty, "an object over several lines", "hint: each message must be on one line"),
         (plain.replacen("}\n{", "}{", 1), "text after the object (column", ""),
         (cut.to_string(), "the line ends within it", ""),
         (plain.replacen("\"batch\":0", "\"batch\":x", 1), "expected value (column", ""),
@@ -207,9 +207,9 @@ fn a_profile_of_version_1_has_no_place_for_labels_and_a_date_and_that_is_said() 
     let profile = data("cpython/tiny_script_none.bin");
     let facts = ["--label", "host=web1", "--wall-start", "1790000000"];
     for (options, said) in [
-        (&facts[..], "a version-1 profile has no place for the labels and the date; --layout v2 keeps them"),
-        (&facts[..2], "has no place for the labels;"),
-        (&facts[2..], "has no place for the date;"),
+        (&facts[..], "a version-1 profile cannot hold the labels and the date; --layout v2 keeps them"),
+        (&facts[..2], "cannot hold the labels;"),
+        (&facts[2..], "cannot hold the date;"),
     ] {
         let stream = common::stream_of(&profile, options);
         let ran = to_bin(&stream);
@@ -286,12 +286,16 @@ fn a_string_may_be_longer_than_any_line() {
 fn upgrade_names_versions_and_counts_types_that_it_does_not_know() {
     let ran = run(&["upgrade"], &case("upgrade_v7.jsonl"));
     assert_eq!(ran.code, 3);
-    assert!(ran.stderr.contains("schema version 7 is not known; 0, 1 and 2 are (line 2)"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("schema version 7 is unknown; 0, 1 and 2 are known (line 2)"),
+        "{}",
+        ran.stderr
+    );
     assert!(!ran.stderr.contains("already"), "{}", ran.stderr);
     let unknown =
         "}\n{\"type\":\"a\",\"v\":0,\"run_id\":\"x\"}\n{\"type\":\"b\",\"v\":2,\"run_id\":\"x\",\"seq\":0}\n";
     let odd = text_of("cpython_v0.jsonl").replacen("}\n", unknown, 1);
-    let said = "2 messages of unknown types were passed over";
+    let said = "2 messages of unknown types were skipped";
     for command in ["upgrade", "from-bin"] {
         let odd = odd.replacen("\"run_id\":\"x\"}", &format!("\"run_id\":\"{}\"}}", "a".repeat(32)), 1);
         let ran = run(&[command], odd.as_bytes());

@@ -428,7 +428,7 @@ fn a_pipe_that_takes_nothing_does_not_keep_a_signal_from_ending_it() {
     recorder.signal("-TERM");
     let (code, said) = recorder.end();
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("pipe: nobody takes what is written"), "{said}");
+    assert!(said.contains("pipe: nobody reads what is written"), "{said}");
     assert!(fs::exists(&gone).expect("readable"), "the profiler had its time: {said}");
     let live = sound(&fs::read(&stream).expect("readable"));
     assert_eq!(number(&live.last().expect("an end")["samples"]), parts().samples * 3, "the file has all");

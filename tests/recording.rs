@@ -53,7 +53,7 @@ fn a_snapshot_has_to_be_in_a_folder() {
     let (file, name) = path_in(&folder, "file");
     fs::write(&file, "text").expect("writable");
     for (target, detail) in
-        [(format!("{name}/x.bin"), "is no folder"), (format!("{name}s/x.bin"), "No such file")]
+        [(format!("{name}/x.bin"), "is not a folder"), (format!("{name}s/x.bin"), "No such file")]
     {
         let (code, _, said) = record(&["--ring", "1s", "-o", &target], "begin part:0 end");
         assert_ne!(code, 0);

@@ -219,7 +219,7 @@ fn what_is_odd_about_the_header_of_a_call_trace_is_told() {
         |what: &[u8]| whole.windows(what.len()).position(|found| found == what).expect("in the header");
     for (what, byte, said) in [
         (&b"\"l1_size\": 8"[..], b'9', "sm_config_digest is not the SHA-256 of sm_config_json"),
-        (&b"trace_schema_version\x01"[..], 7, "trace_schema_version 7 is not known; 1 is"),
+        (&b"trace_schema_version\x01"[..], 7, "trace_schema_version 7 is unknown; 1 is known"),
     ] {
         let mut odd = whole.clone();
         odd[place(what) + what.len() - 1] = byte;

@@ -118,7 +118,7 @@ fn a_growing_source_has_no_part_before_it_is_whole() {
     let bytes = [b"junk", &chunks[0][..], &chunks[1][..100]].concat();
     let mut source = Cursor::new(&bytes);
     let mut sequence = Sequence::of_chunks();
-    // Only who asks for it is told what is passed over.
+    // What is skipped is reported only on request.
     assert!(sequence.next_committed(&mut source, false).expect("memory").is_none());
     let lost = sequence.next_committed(&mut source, true).expect("memory");
     assert!(matches!(lost, Some(Part::Lost(LostPart { at: 0, bytes: 4, .. }))));

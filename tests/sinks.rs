@@ -183,19 +183,19 @@ fn usage_errors_name_what_is_wrong_with_a_target() {
     let input = profile();
     let input = text(&input);
     for (args, fault) in [
-        (vec!["-o", "udp:127.0.0.1:1"], "the scheme 'udp:' is not known"),
-        (vec!["-o", "wss://example.org/"], "there is no TLS here"),
-        (vec!["-o", "tcp:nowhere"], "is no address"),
-        (vec!["-o", "-", "-o", "-"], "standard output is a target twice"),
-        (vec!["-o", "tcp-listen:0", "--binary", "--stream-types", "raw"], "chunks are no messages"),
+        (vec!["-o", "udp:127.0.0.1:1"], "unknown scheme 'udp:'"),
+        (vec!["-o", "wss://example.org/"], "TLS is not supported"),
+        (vec!["-o", "tcp:nowhere"], "is not an address"),
+        (vec!["-o", "-", "-o", "-"], "standard output is given twice as a target"),
+        (vec!["-o", "tcp-listen:0", "--binary", "--stream-types", "raw"], "writes chunks, not messages"),
         (vec!["-o", "tcp-listen:0", "--schema", "cpython"], "CPython's JSON Lines go to files"),
         (vec!["-o", "tcp-listen:0", "--stream-types", "raw,-meta"], "meta cannot be left out"),
         (vec!["-o", "tcp-listen:0", "--buffer", "1k"], "less than 64k"),
         (vec!["-o", "tcp-listen:0", "--max-readers", "0"], "invalid value '0'"),
         (vec!["-o", "tcp-listen:0", "--wait-readers", "65"], "--wait-readers is more than --max-readers"),
-        (vec!["-o", "tcp-listen:0.0.0.0:0"], "is open to other machines, so it needs a token"),
-        (vec!["-o", "ws-listen:[::]:0"], "is open to other machines, so it needs a token"),
-        (vec!["-o", "tcp-listen:0.0.0.0:0", "--token", "not fit"], "a token is 1 to"),
+        (vec!["-o", "tcp-listen:0.0.0.0:0"], "can be reached from other machines, so it needs a token"),
+        (vec!["-o", "ws-listen:[::]:0"], "can be reached from other machines, so it needs a token"),
+        (vec!["-o", "tcp-listen:0.0.0.0:0", "--token", "not fit"], "a token must have 1 to"),
     ] {
         let ran = run(&[&["from-bin", input], args.as_slice()].concat(), b"");
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
@@ -241,7 +241,7 @@ fn who_has_not_the_token_gets_nothing() {
     let mut got = Vec::new();
     let _ = silent.read_to_end(&mut got);
     assert_eq!(got.len(), 0);
-    program.wait_for("is not let in: too slow");
+    program.wait_for("is refused: too slow");
     for (args, status) in [(vec![], 101), (vec!["--token", "wrong"], 101), (vec!["--query", "wrong"], 101)] {
         let Some(child) = web_reader(&[&[web.as_str()], args.as_slice()].concat()) else { break };
         assert_eq!(read_by(child), (Vec::new(), status), "{args:?}");
@@ -282,7 +282,7 @@ fn both_sides_take_the_token_from_an_option_and_the_environment() {
             &["from-bin", text(&input), "-o", &target, "--token", "mistaken", "--stall-timeout", "300ms"],
             b"",
         );
-        reader.wait_for("is not let in");
+        reader.wait_for("is refused");
         assert!(matches!(ran.code, 1 | 3), "it may not look as if all went well: {}", ran.stderr);
         let ran = Command::new(common::PROGRAM)
             .args(["from-bin", text(&input), "-o", &target])
@@ -320,7 +320,9 @@ fn a_socket_of_the_dead_is_replaced_and_that_of_the_living_is_not() {
     let _listener = UnixListener::bind(&living).expect("bound");
     std::fs::write(&file, b"precious").expect("written");
     let input = profile();
-    for (path, fault) in [(&living, "somebody listens on"), (&file, "is there already, and no socket")] {
+    for (path, fault) in
+        [(&living, "another process listens on"), (&file, "exists already and is not a socket")]
+    {
         let ran = run(&["from-bin", text(&input), "-o", &format!("unix-listen:{}", text(path))], b"");
         assert!(matches!(ran.code, 1 | 2), "{}", ran.stderr);
         assert!(ran.stderr.contains(fault), "{}", ran.stderr);

@@ -39,7 +39,7 @@ fn oddities_that_lose_nothing_are_overlooked_and_told() {
         (format!("\u{feff}{text}"), "byte order mark"),
         (text.replace('\n', "\r\n"), "carriage return"),
         (text.replace('\n', "\n\n"), "blank"),
-        (foreign, "no messages were passed over (line 2"),
+        (foreign, "not messages were skipped (line 2"),
         (renumbered(&text.replacen('\n', future, 1)), "unknown types"),
     ];
     for (odd, told) in oddities {
@@ -206,7 +206,7 @@ fn an_unknown_version_is_refused_by_name() {
     let text = String::from_utf8(stream).expect("UTF-8").replace("\"v\":2", "\"v\":3");
     let ran = to_bin(text.as_bytes(), &[]);
     assert_eq!(ran.code, 1);
-    assert!(ran.stderr.contains("schema version 3 is not known"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("schema version 3 is unknown"), "{}", ran.stderr);
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn foreign_lines_are_passed_over_and_counted() {
     let ran = run(&["upgrade"], read("cases/progress_mixed.jsonl").as_bytes());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("1 lines that are no messages were passed over (line 4 first)"),
+        ran.stderr.contains("1 lines that are not messages were skipped (line 4 first)"),
         "{}",
         ran.stderr
     );
@@ -284,7 +284,7 @@ fn what_is_overlooked_in_cpythons_lines_is_told() {
     let mut not_utf8 = text.clone().into_bytes();
     let at = text.find("a.py").expect("a name");
     not_utf8[at] = 0xff;
-    let said = [(doubled, "1 line is the line before it once more"), (not_utf8, "1 line is not UTF-8")];
+    let said = [(doubled, "1 line repeats the line before it"), (not_utf8, "1 line is not UTF-8")];
     for (bytes, what) in said {
         for command in ["upgrade", "inspect", "from-bin"] {
             let ran = run(&[command], &bytes);

@@ -54,12 +54,12 @@ fn every_command_names_what_it_does_not_take() {
     for command in OF_STREAMS {
         for (bytes, name) in [
             (profile.clone(), "a binary profile"),
-            (zstd(&profile), "a zstd file that holds no stream"),
-            (gzip(&profile), "a gzip file that holds no stream"),
+            (zstd(&profile), "a zstd file without a stream in it"),
+            (gzip(&profile), "a gzip file without a stream in it"),
             (vec![0; 4096], "zeros"),
             (Vec::new(), "an empty input"),
             (b"a,b\n1,2\n".to_vec(), "a text file"),
-            (b"[1,2]\n".to_vec(), "JSON, but no lines of objects"),
+            (b"[1,2]\n".to_vec(), "JSON, but not one object per line"),
             (b"\n\n".to_vec(), "blank lines"),
             ((1..=255).collect(), "binary data"),
             ([&b"\xef\xbb\xbf"[..], &profile].concat(), "a profile after a byte order mark"),
@@ -243,7 +243,8 @@ fn what_follows_packed_data_is_named_with_its_place() {
         (&skipped, b"garbage!", "zstd frame"),
         (&[&zstd[..], &zstd[..]].concat(), b"garbage!", "zstd frame"),
     ] {
-        let place = format!("trailing data at byte {} of the packed file, which is no {part}", packed.len());
+        let place =
+            format!("trailing data at byte {} of the packed file, which is not a {part}", packed.len());
         for command in ["to-bin", "check", "inspect"] {
             let ran = run(&[command], &[packed, more].concat());
             assert!(ran.code != 0 && ran.stderr.contains(&place), "{command}: {}: {place}", ran.stderr);

@@ -214,7 +214,7 @@ fn chunks_that_come_again_are_not_counted_again() {
     {
         let (ends, said) = samples(&again);
         assert_eq!(ends, [(1942, true)]);
-        assert!(said.contains("chunk 0 comes again and is passed over"), "{said}");
+        assert!(said.contains("chunk 0 is repeated and was skipped"), "{said}");
         assert_eq!(run(&["from-bin", "--strict"], &again).code, 1);
     }
     let other = stream_of(&data("cpython/tiny_script_none.bin"), &[]);

@@ -1,3 +1,5 @@
+//! The command line's arguments.
+
 mod record;
 
 use std::num::NonZeroUsize;
@@ -27,10 +29,10 @@ Examples:
   tachyon-jsonl from-bin prof.bin --stream-types raw,agg:5s,loss -o prof.jsonl
   tachyon-jsonl to-bin < prof.jsonl > again.bin
 
-Exit status: 0 all of it was done; 1 failed, nothing usable was written; 2 usage; 3 something \
-was lost or damaged, and what could be kept was written.")]
+Exit status: 0 success; 1 failure, nothing usable was written; 2 wrong usage; 3 data was lost or damaged, \
+and the rest was written.")]
 pub(crate) struct Args {
-    /// No warnings; errors are still shown
+    /// Do not print warnings; errors are still printed
     #[arg(short, long, global = true)]
     pub quiet: bool,
 
@@ -40,34 +42,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a stream of binary profiles
+    /// Convert binary profiles to a stream
     FromBin(Box<FromBin>),
-    /// Make a binary profile of a stream
+    /// Convert a stream to a binary profile
     ToBin(Box<ToBin>),
-    /// Tell what a profile or a stream holds
+    /// Summarize a profile or a stream
     Inspect(Inspect),
-    /// Find every breach of the protocol in a stream
+    /// Check a stream against the protocol
     Check(Check),
-    /// Tell what changed between two profiles or streams, frame by frame
+    /// Compare two profiles or streams, frame by frame
     Diff(Diff),
-    /// Make a stream of CPython's own JSON Lines
+    /// Convert CPython's own JSON Lines to a stream
     Upgrade(Upgrade),
-    /// Save what is whole of a torn or damaged profile
+    /// Save the intact part of a torn or damaged profile
     Recover(Recover),
-    /// Profile a program with CPython 3.15, live: a stream or a profile while it runs
+    /// Profile a program with CPython 3.15, streaming while it runs
     Record(Box<Record>),
-    /// Have a recorder's ring written
+    /// Ask a recorder to write its ring to a file
     Snapshot(Snapshot),
     /// Print the JSON Schema of the stream
     Schema,
     /// Print the manual pages
     Man {
-        /// Into this folder, a page a command; without it the first page goes to standard output
+        /// Folder to write to, with one page for each command; without it the main page is printed
         folder: Option<PathBuf>,
     },
     /// Print a completion script
     Completions {
-        /// For which shell
+        /// The shell
         shell: Shell,
     },
 }
@@ -81,58 +83,57 @@ Examples:
   tachyon-jsonl from-bin live.bin --follow --stream-types raw,agg:5s,heartbeat:1s
   tachyon-jsonl from-bin live.bin --follow -o all.jsonl -o tcp-listen:4000 -o ws-listen:4001")]
 pub(crate) struct FromBin {
-    /// Profiles, one run each; '-' or nothing is standard input
+    /// Profiles, one run each; standard input if omitted or '-'
     pub inputs: Vec<PathBuf>,
 
-    /// Where to write: a path (one that ends in .zst is packed), '-', or an address; several times for
-    /// several targets
+    /// Where to write: a path (compressed if it ends in .zst), '-' or an address; may be repeated
     #[arg(short, long, value_name = "TARGET")]
     pub output: Vec<PathBuf>,
 
-    /// Message types, as in raw,agg:5s,heartbeat:1s,loss; -TYPE takes one out, as in -agg
+    /// Message types to write, such as raw,agg:5s,heartbeat:1s,loss; -TYPE removes one from the default, as in -agg
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = |list: &str| list.parse::<StreamTypes>())]
     pub stream_types: Option<StreamTypes>,
 
-    /// When a batch closes: interval:DURATION, samples:N, chunk, or several, the first one reached
-    /// [default: chunk for a profile in chunks, samples:262144 for others]
+    /// When to close a batch: interval:DURATION, samples:N, chunk, or several of them, whichever comes first
+    /// [default: chunk for chunked profiles, samples:262144 for others]
     #[arg(long, value_name = "LIMITS", value_parser = parse_batches)]
     pub flush: Option<Flush>,
 
-    /// Id of the run: auto (from the profile's content), random, or your own
+    /// Run id: auto (derived from the profile's content), random, or an id of your own
     #[arg(long, value_name = "ID", default_value = "auto", allow_hyphen_values = true)]
     pub run_id: String,
 
-    /// The stream's schema: our own version 2, or what CPython 3.15's replay --jsonl writes, which is
-    /// one table of counts without samples
+    /// Schema of the stream: our version 2, or that of CPython 3.15's replay --jsonl, which is a single
+    /// table of counts without samples
     #[arg(long, value_name = "SCHEMA", default_value = "2")]
     pub schema: Schema,
 
     #[command(flatten)]
     pub written: Written,
 
-    /// Longest line, its line feed included: bytes, or with k or m
+    /// Longest line, including its line feed: in bytes, or with the suffix k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
 
-    /// Threads to work on; the output is the same for any number [default: one a core]
+    /// Number of worker threads; the output does not depend on it [default: one per core]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// When the run began, since profiles have no date: RFC 3339 with an offset (a leap second is the end of the
-    /// second before it), or Unix seconds as of date +%s.%N
+    /// Date and time when the run began, which profiles do not record: RFC 3339 with an offset (a leap second
+    /// is the end of the second before it), or Unix seconds such as those of date +%s.%N
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]
     pub wall_start: Option<i64>,
 
-    /// A fact of your own for every meta message
+    /// Label to add to every meta message; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<(String, String)>,
 
-    /// Go on with a chunked profile that is still being written, until SIGINT, SIGTERM or SIGHUP;
-    /// it need not be there yet
+    /// Keep reading a chunked profile while it is being written, until SIGINT, SIGTERM or SIGHUP; it may not
+    /// exist yet
     #[arg(long)]
     pub follow: bool,
 
-    /// Refuse a profile with any fault or oddity
+    /// Refuse a profile with any fault or irregularity
     #[arg(long)]
     pub strict: bool,
 
@@ -147,24 +148,24 @@ pub(crate) struct FromBin {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Readers")]
 pub(crate) struct Live {
-    /// What happens when a reader is slow: its oldest messages are dropped, which it is told, or the
-    /// stream waits for it [default: oldest for sockets of --follow and record, block for all else]
+    /// What to do when a reader is slow: drop its oldest messages and report the loss to it, or make the
+    /// stream wait [default: oldest for sockets of --follow and record, otherwise block]
     #[arg(long, value_name = "POLICY")]
     pub drop_policy: Option<DropPolicy>,
 
-    /// What may wait for a reader, at least 64k: bytes, or with k, m or g
+    /// Size of the queue for each reader, at least 64k: in bytes, or with the suffix k, m or g
     #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_buffer)]
     pub buffer: usize,
 
-    /// Cut a reader off that takes nothing for so long while something waits for it
+    /// Disconnect a reader that takes nothing for this long while data waits for it
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
 
-    /// Begin once so many readers are there [default: 1; 0 with --follow and record]
+    /// Number of readers to wait for before the start [default: 1; 0 with --follow and record]
     #[arg(long, value_name = "READERS")]
     pub wait_readers: Option<usize>,
 
-    /// Readers at a time of the addresses that listen
+    /// Largest number of simultaneous readers of the listening addresses
     #[arg(long, value_name = "READERS", default_value = "64", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     pub max_readers: usize,
 }
@@ -178,15 +179,15 @@ pub(crate) enum DropPolicy {
 
 /// Who may connect, and how we show that we may.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Sockets (unix:PATH tcp:HOST:PORT ws:HOST:PORT; unix-listen: and so on)")]
+#[command(next_help_heading = "Sockets (unix:PATH tcp:HOST:PORT ws:HOST:PORT; unix-listen:PATH to listen)")]
 pub(crate) struct Access {
-    /// Secret that TCP and web sockets ask for when they listen and send when they connect; must be
-    /// there to listen on an address that other machines reach. A file or TACHYON_JSONL_TOKEN shows
-    /// it to fewer people
+    /// Secret that listening TCP and WebSocket addresses ask for and that outgoing connections send; required
+    /// to listen on an address that other machines can reach. Arguments are visible to other users: prefer
+    /// --token-file or the variable TACHYON_JSONL_TOKEN
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     pub token: Option<Hidden>,
 
-    /// File with that secret
+    /// File that contains the secret
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
@@ -221,18 +222,18 @@ Examples:
   tachyon-jsonl to-bin prof.jsonl -o chunks.bin --layout v2 --flush interval:180s
   python3.15 -m profiling.sampling replay again.bin --flamegraph")]
 pub(crate) struct ToBin {
-    /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
+    /// A stream, which may be compressed with zstd or gzip; standard input if omitted or '-'
     pub input: Option<PathBuf>,
 
-    /// Where to write
+    /// Where to write: a path, '-' or an address
     #[arg(short, long, value_name = "TARGET")]
     pub output: Option<PathBuf>,
 
-    /// v1: one profile as CPython 3.15 writes it; v2: chunks, of which a crash costs the last [default: v1]
+    /// v1: one profile as CPython 3.15 writes it; v2: chunks, so that a crash costs only the last one [default: v1]
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<Layout>,
 
-    /// binary: chunks, each after its length, as from-bin and record send them to sockets
+    /// binary: length-prefixed chunks, as from-bin and record send them to sockets
     #[arg(long, value_name = "FORMAT", conflicts_with = "layout")]
     format: Option<Framed>,
 
@@ -240,24 +241,24 @@ pub(crate) struct ToBin {
     #[arg(long, conflicts_with_all = ["layout", "format"])]
     binary: bool,
 
-    /// When a chunk closes: interval:DURATION, samples:N or both, the first one
-    /// reached [default: interval:10s]
+    /// When to close a chunk: interval:DURATION, samples:N or both, whichever comes first
+    /// [default: interval:10s]
     #[arg(long, value_name = "LIMITS", value_parser = parse_flush)]
     pub flush: Option<Flush>,
 
-    /// How to pack the samples: zstd, zstd:LEVEL or none
+    /// Compression of the samples: zstd, zstd:LEVEL or none
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = parse_packing)]
     pub compression: Packing,
 
-    /// Threads to work on; the output is the same for any number [default: one a core]
+    /// Number of worker threads; the output does not depend on it [default: one per core]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// Which run to take, where there are several
+    /// The run to convert, if the stream has several
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub run_id: Option<String>,
 
-    /// Refuse a stream with any fault or oddity
+    /// Refuse a stream with any fault or irregularity
     #[arg(long)]
     pub strict: bool,
 
@@ -290,15 +291,15 @@ pub(crate) enum Schema {
 pub(crate) enum Format {
     Jsonl,
     Msgpack,
-    /// Profiles in chunks, each after its length
+    /// Length-prefixed chunks of a profile
     Binary,
 }
 
 /// How a stream is written.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Written {
-    /// How the stream is written: JSON Lines; the same messages as length-prefixed MessagePack; or binary:
-    /// no messages, but chunks of a profile, each after its length, which from-bin reads at the other end
+    /// Output format: JSON Lines, the same messages as length-prefixed MessagePack, or the samples as
+    /// length-prefixed chunks of a binary profile, which from-bin can read at the other end
     #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
     format: Format,
 
@@ -335,18 +336,18 @@ Examples:
   tachyon-jsonl inspect prof.bin
   tachyon-jsonl inspect prof.jsonl --json | jq .runs")]
 pub(crate) struct Inspect {
-    /// A profile or a stream; '-' or nothing is standard input
+    /// A profile or a stream; standard input if omitted or '-'
     pub input: Option<PathBuf>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 
-    /// Check every chunk of a chunked profile, its checksum and its samples
+    /// Check the checksum and the samples of every chunk of a chunked profile
     #[arg(long)]
     pub verify: bool,
 
-    /// Only what a profile says of itself at its start and its end: its samples and tables are not read
+    /// Print only what the header and footer of a profile say, without reading its samples and tables
     #[arg(long, conflicts_with = "verify")]
     pub outline: bool,
 
@@ -360,9 +361,9 @@ Examples:
   tachyon-jsonl check prof.jsonl
   tachyon-jsonl from-bin prof.bin | tachyon-jsonl check
 
-Exit status: 0 well-formed; 1 with faults, one a line on standard output.")]
+Exit status: 0 the stream is valid; 1 it has faults, which are printed one per line.")]
 pub(crate) struct Check {
-    /// A stream, plain or packed with zstd or gzip; '-' or nothing is standard input
+    /// A stream, which may be compressed with zstd or gzip; standard input if omitted or '-'
     pub input: Option<PathBuf>,
 
     #[command(flatten)]
@@ -376,33 +377,33 @@ Examples:
   tachyon-jsonl diff before.bin after.jsonl --by function --top 10
   tachyon-jsonl diff before.bin after.bin --json | jq -c 'select(.self_share_change > 0.01)'
 
-Both may be profiles, streams (their tables are taken, or their samples) or CPython's own JSON Lines. \
-A share is of all samples that hold a frame, so that runs of different length can be compared. Rows \
-come by the change of the share of samples in which the frame runs, the largest first.")]
+Each side may be a profile, a stream (its tables are used, or else its samples) or CPython's own JSON Lines. \
+Shares are of all samples that have a stack, so that runs of different lengths can be compared. Rows are \
+sorted by the change of the share of samples in which the frame is innermost, largest first.")]
 pub(crate) struct Diff {
-    /// The run before; '-' is standard input
+    /// The profile or stream to compare with; '-' is standard input
     pub base: PathBuf,
 
-    /// The run after; '-' is standard input
+    /// The profile or stream that is newer; '-' is standard input
     pub new: PathBuf,
 
-    /// What is compared
+    /// What to compare by
     #[arg(long, value_name = "WHAT", default_value = "frame")]
     pub by: DiffBy,
 
-    /// As JSON Lines: a line on both runs, then a line a row
+    /// Print JSON Lines: one line about the two runs, then one line for each row
     #[arg(long)]
     pub json: bool,
 
-    /// Rows of the table; 0 is all (--json has all)
+    /// Number of rows to print, 0 for all; --json always prints all
     #[arg(long, value_name = "ROWS", default_value = "25")]
     pub top: usize,
 
-    /// Which run of a stream to take, where there are several
+    /// The run to compare, if a stream has several
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub run_id: Option<String>,
 
-    /// Compare although mode or capture settings differ
+    /// Compare even if mode or capture settings differ
     #[arg(long)]
     pub force: bool,
 
@@ -424,21 +425,20 @@ Examples:
   python3.15 -m profiling.sampling run --jsonl -o prof.jsonl script.py
   tachyon-jsonl upgrade prof.jsonl | jq -c 'select(.type == \"agg\")'
 
-The result has the definitions and the final table, and no times: there are none.")]
+The result has the definitions and the final table. It has no times, since the input has none.")]
 pub(crate) struct Upgrade {
-    /// CPython's JSON Lines, plain or packed with zstd or gzip; '-' or nothing is standard input
+    /// CPython's JSON Lines, which may be compressed with zstd or gzip; standard input if omitted or '-'
     pub input: Option<PathBuf>,
 
-    /// Where to write: a path (one that ends in .zst is packed), '-', or an address; several times for
-    /// several targets
+    /// Where to write: a path (compressed if it ends in .zst), '-' or an address; may be repeated
     #[arg(short, long, value_name = "TARGET")]
     pub output: Vec<PathBuf>,
 
-    /// Longest line, its line feed included: bytes, or with k or m
+    /// Longest line, including its line feed: in bytes, or with the suffix k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
 
-    /// Refuse a file with any fault or oddity
+    /// Refuse a file with any fault or irregularity
     #[arg(long)]
     pub strict: bool,
 
@@ -455,15 +455,15 @@ Examples:
   tachyon-jsonl recover torn.bin -o whole.bin
   tachyon-jsonl recover killed.bin | tachyon-jsonl from-bin
 
-A profile in chunks: every whole chunk is copied. Another: the whole records, with the names as far \
-as they were written. Standard error says what is lost.
+Of a chunked profile every intact chunk is copied; of any other profile the intact records, with the names \
+that were written. What is lost is reported on standard error.
 
-Exit status: 0 nothing was lost; 1 there is nothing to save; 3 something was lost.")]
+Exit status: 0 nothing was lost; 1 there is nothing to save; 3 data was lost.")]
 pub(crate) struct Recover {
-    /// A profile; '-' or nothing is standard input
+    /// A profile; standard input if omitted or '-'
     pub input: Option<PathBuf>,
 
-    /// Where to write
+    /// Where to write: a path, '-' or an address
     #[arg(short, long, value_name = "TARGET")]
     pub output: Option<PathBuf>,
 
@@ -492,7 +492,8 @@ fn parse_flush(text: &str) -> Result<Flush, String> {
             }
             Some(("samples", number)) if flush.samples.is_none() => {
                 let samples: Option<u64> = number.parse().ok().filter(|samples| *samples > 0);
-                flush.samples = Some(samples.ok_or_else(|| format!("'{number}' is no number of samples"))?);
+                flush.samples =
+                    Some(samples.ok_or_else(|| format!("'{number}' is not a number of samples"))?);
             }
             _ => {
                 return Err(format!("'{limit}' is neither interval:DURATION nor samples:N, or one too many"));
@@ -511,7 +512,7 @@ fn parse_size(text: &str) -> Result<usize, String> {
     let number: Option<usize> = digits.parse().ok();
     number
         .and_then(|number| number.checked_mul(unit))
-        .ok_or_else(|| format!("'{text}' is no size; write it like 65535, 30k or 1m"))
+        .ok_or_else(|| format!("'{text}' is not a size; write it like 65535, 30k or 1m"))
 }
 
 /// Bytes of a queue.
@@ -520,7 +521,8 @@ fn parse_buffer(text: &str) -> Result<usize, String> {
         Some(digits) => digits.parse().ok().and_then(|number: usize| number.checked_mul(1 << 30)),
         None => parse_size(text).ok(),
     };
-    let bytes = bytes.ok_or_else(|| format!("'{text}' is no size; write it like 65536, 512k, 64m or 1g"))?;
+    let bytes =
+        bytes.ok_or_else(|| format!("'{text}' is not a size; write it like 65536, 512k, 64m or 1g"))?;
     if bytes < 64 * 1024 {
         return Err(format!("'{text}' is less than 64k, which is about one message"));
     }
@@ -531,13 +533,15 @@ fn parse_buffer(text: &str) -> Result<usize, String> {
 /// What is less than a microsecond is cut off.
 fn parse_wall(text: &str) -> Result<i64, String> {
     let fault = || {
-        format!("'{text}' is no time with an offset; write it like 2026-09-21T14:13:20+02:00 or 1790000000.5")
+        format!(
+            "'{text}' is not a time with an offset; write it like 2026-09-21T14:13:20+02:00 or 1790000000.5"
+        )
     };
     match OffsetDateTime::parse(text, &Rfc3339) {
         Ok(time) => return i64::try_from(time.unix_timestamp_nanos().div_euclid(1000)).map_err(|_| fault()),
         Err(error) => {
             if let Some(part) = impossible_part(text, &error) {
-                return Err(format!("'{text}' is no time: its {part} does not exist"));
+                return Err(format!("'{text}' is not a time: its {part} does not exist"));
             }
         }
     }

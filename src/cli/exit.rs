@@ -1,4 +1,4 @@
-//! How a command ends, and the exit status that says so.
+//! Exit statuses, and how the outcome of a command maps to them.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! The command: arguments, files, messages for people, exit codes. Nothing but data goes to standard
-//! output.
+//! The command line: arguments, files, messages to the user, exit statuses. Only data goes to standard output.
 
 mod args;
 mod commands;

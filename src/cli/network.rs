@@ -1,4 +1,4 @@
-//! What sockets have to know: the token, and who is told what happens.
+//! Network settings from the arguments: the token, and where events are reported.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Counts samples by frame, window by window or all in one.
+//! Counts samples by frame, in windows of time or over the whole run.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Counts over a whole run, as CPython's exporters make them: of frames by their content, in the order in
-//! which the records first name them; also of functions or files.
+//! Counts over a whole run as CPython's exporters make them: frames by content, in the order of their first records;
+//! also functions and files.
 
 use std::io::{Read, Seek};
 

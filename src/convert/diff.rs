@@ -1,4 +1,4 @@
-//! What changed between two runs: samples and shares by frame, function or file.
+//! Compares two runs: samples and shares by frame, function or file.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek};
@@ -161,7 +161,7 @@ impl StreamSide {
         StreamSide { counts: StreamCounts::new(by, run_id), by }
     }
 
-    /// Takes the line of this number, from 1. What is damaged is passed over and noted.
+    /// Takes the line of this number, from 1. What is damaged is skipped and noted.
     ///
     /// # Errors
     ///

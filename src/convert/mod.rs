@@ -1,4 +1,4 @@
-//! Between the binary profile and the stream: the only place that knows both.
+//! Conversion between the binary profile and the stream. Only this module knows both.
 //!
 //! [`to_stream`] makes a stream of a profile, [`RunStream`] one of a run's parts, and [`ToBinary`] and
 //! [`ToChunks`] a profile of a stream's lines.

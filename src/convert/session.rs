@@ -1,4 +1,4 @@
-//! The rules of a stream while it is read: which run, which batch, what is defined, what is missing.
+//! The state of a stream that is being read: its run, its batch, its definitions, and the messages that are missing.
 
 use crate::convert::stream_definitions::{Definitions, Missing};
 use crate::error::{Error, Position, Result};
@@ -173,13 +173,13 @@ impl Session {
                         .map_or(String::new(), |samples| format!(" of {samples} samples"));
                     self.lose_at(
                         line,
-                        format!("the stream tells of a loss{samples} ({})", quoted(&body.reason)),
+                        format!("the stream reports a loss{samples} ({})", quoted(&body.reason)),
                     );
                 }
             }
             Message::Error(body) => {
                 if body.fatal {
-                    self.lose_at(line, format!("the stream tells of an error: {}", quoted(&body.detail)));
+                    self.lose_at(line, format!("the stream reports an error: {}", quoted(&body.detail)));
                 }
             }
             Message::End(end) => {
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// Whether a message with this number may come now; notes those that are missing before it, but for
-    /// those from `told_from` on, of which it tells itself.
+    /// those from `told_from` on, which it reports itself.
     fn takes_seq(&mut self, line: u64, seq: u64, told_from: u64) -> bool {
         if seq < self.next_seq {
             self.lose_at(line, format!("message {seq} comes after message {}", self.next_seq - 1));

@@ -1,4 +1,4 @@
-//! Counts over a run out of the lines of a stream: of its tables, or of its samples.
+//! Counts over a run, read from the tables or the samples of a stream.
 
 use std::collections::HashSet;
 
@@ -344,7 +344,7 @@ impl StreamCounts {
             strings: self.ids.counts.strings().to_vec(),
             losses,
             tolerated: (self.unknown > 0)
-                .then(|| format!("{} messages of unknown types were passed over", self.unknown))
+                .then(|| format!("{} messages of unknown types were skipped", self.unknown))
                 .into_iter()
                 .chain(self.oddities.notes())
                 .collect(),
@@ -352,7 +352,7 @@ impl StreamCounts {
     }
 }
 
-/// Walks a call tree, and tells the nodes of frames that no node below them is a call of, too.
+/// Walks a call tree, and returns the nodes of frames that have no call of the same frame below them.
 fn for_each_first_call(parents: &[u32], id_of: &[u32], mut each: impl FnMut(u32)) {
     // Children as lists: the last one of each node and of the roots, and the one before each.
     let mut last = vec![ROOT; parents.len() + 1];

@@ -1,4 +1,4 @@
-//! What a stream has defined so far, and where that is in the profile that is made of it.
+//! The strings and frames that a stream has defined so far, and their ids in the profile that is made from it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

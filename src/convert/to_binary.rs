@@ -1,4 +1,4 @@
-//! A stream into a binary profile, in one piece or in chunks.
+//! Stream to binary profile, in one piece or in chunks.
 
 mod chunks;
 pub(crate) mod merge;
@@ -113,7 +113,7 @@ impl<W: Write + Seek> ToBinary<W> {
     }
 
     /// Takes the stream's line of this number, from 1. A message that is damaged or out of place is
-    /// passed over and noted.
+    /// skipped and noted.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Binary profiles into a stream.
+//! Binary profile to stream.
 
 mod counted;
 pub(crate) mod options;
@@ -183,7 +183,7 @@ struct Heartbeats {
 }
 
 impl RunStream {
-    /// A run whose parts are told apart by `framing`.
+    /// A run whose parts are separated by `framing`.
     pub fn new(framing: Framing, options: StreamOptions) -> Self {
         let usual = if framing == Framing::Files { Flush::OF_FILE } else { Flush::OF_PARTS };
         let tables = Arc::<Tables>::default();

@@ -1,4 +1,4 @@
-//! A call tree: each stack is a node, equal stacks are equal numbers.
+//! A call tree that numbers stacks: equal stacks have equal node numbers.
 
 /// No node: the parent of a root, and the node of an empty stack.
 pub(crate) const ROOT: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! CPython's own JSON Lines into our stream: the same definitions, and the final table.
+//! CPython's own JSON Lines to our stream: the same definitions, and the final table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
@@ -95,7 +95,7 @@ impl Upgrade {
         self
     }
 
-    /// Takes the line of this number, from 1. A message that is damaged or out of place is passed over and
+    /// Takes the line of this number, from 1. A message that is damaged or out of place is skipped and
     /// noted.
     ///
     /// # Errors
@@ -214,8 +214,8 @@ impl Upgrade {
 
     /// What could be overlooked without losing anything.
     pub fn tolerated(&self) -> Vec<String> {
-        let unknown = (self.unknown > 0)
-            .then(|| format!("{} messages of unknown types were passed over", self.unknown));
+        let unknown =
+            (self.unknown > 0).then(|| format!("{} messages of unknown types were skipped", self.unknown));
         unknown.into_iter().chain(self.oddities.notes()).collect()
     }
 

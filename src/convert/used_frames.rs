@@ -1,4 +1,4 @@
-//! Which frames and strings a batch uses, and one batch's definitions out of several tables.
+//! Collects the frames and strings that a batch uses, from one or several tables.
 
 use rustc_hash::FxHashMap;
 
@@ -111,7 +111,7 @@ struct Known {
 }
 
 impl KnownFrames {
-    /// The frames that are asked for from here on are told from each other.
+    /// From here on, frames are looked up by content.
     pub fn begin_batch(&mut self) {
         self.batch += 1;
     }

@@ -1,4 +1,4 @@
-//! Which frames count as one, by CPython's rules for its own tables.
+//! Which frames are counted as one, by the rules of CPython's own tables.
 
 use std::borrow::Cow;
 

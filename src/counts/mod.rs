@@ -1,4 +1,4 @@
-//! Counting samples by frame, function or file: tables, windows of time, and which frames count as one.
+//! Sample counts by frame, function or file: tables, windows of time, and grouping.
 
 pub(crate) mod grouping;
 pub(crate) mod observer;

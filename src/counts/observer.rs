@@ -1,5 +1,5 @@
-//! Who counts windows during the first walk: the walk itself, or a thread in parallel with it that gets the records
-//! block by block. The counts are the same.
+//! Counts windows during the first walk: in the walk itself, or on another thread that gets the records block by block.
+//! The counts are the same.
 
 use crate::counts::windows::{CountedWindows, Period, WindowCounter};
 use crate::model::ThreadKey;

@@ -1,7 +1,7 @@
-//! Frames counted by windows of time while the first walk checks the records: a stream of nothing but counts
-//! then needs no second walk, and any other has no counting left for it.
+//! Counts frames by windows of time while the first walk checks the records. A stream of counts alone then needs no
+//! second walk.
 //!
-//! A record may stand far behind its neighbours in time, so several windows are counted at once. A few are
+//! A record may stand far from its neighbours in time, so several windows are counted at once. A few are
 //! at hand as tables over all frames. The others wait in a spool as rows, in as many pieces as a window was at
 //! hand, which are joined when they are read. Times must not go back: a walk that finds one that does gives the
 //! counting up.
@@ -17,7 +17,7 @@ use crate::limits::{SPOOL_MEMORY, STACK_DEPTH, WINDOW_PIECES};
 use crate::model::{Tables, ThreadKey, TimeSpan};
 use crate::varint;
 
-/// What to count while a profile is opened: [`StreamOptions::counting`] tells what a stream can use, and
+/// What to count while a profile is opened: [`StreamOptions::counting`] returns what a stream can use, and
 /// [`FrameCounts::counting`] what counts of a run can.
 ///
 /// [`StreamOptions::counting`]: crate::convert::StreamOptions::counting
@@ -168,7 +168,7 @@ impl WindowCounter {
         }
     }
 
-    /// Goes into the window of this time; tells its place at hand.
+    /// Enters the window of this time and returns its slot.
     #[inline(always)]
     fn enter(&mut self, thread: usize, time_us: u64) -> usize {
         match self.threads.get_mut(thread) {

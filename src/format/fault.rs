@@ -1,4 +1,4 @@
-//! What is wrong with a profile that can be read all the same.
+//! Faults of a profile that can be read all the same.
 
 use crate::error::Error;
 use crate::format::layout::header::{HEADER_LEN, Header};

@@ -144,10 +144,8 @@ impl<R: Read + Seek> Profile<R> {
             }
             stats::StatsBlock::Statistics(statistics) => Some(statistics),
             stats::StatsBlock::PassedOver(why) => {
-                warnings.push(format!(
-                    "the statistics block is passed over: {why} (at byte {})",
-                    footer_place - 16
-                ));
+                warnings
+                    .push(format!("the statistics block is skipped: {why} (at byte {})", footer_place - 16));
                 None
             }
         };
@@ -163,7 +161,7 @@ impl<R: Read + Seek> Profile<R> {
                     chunk = found.map(|found| found.info);
                 }
                 Err(why) => warnings.push(format!(
-                    "the chunk's block on its run is passed over: {why} (at byte {})",
+                    "the chunk's block on its run is skipped: {why} (at byte {})",
                     base + header.frames_at + before.len() as u64
                 )),
             }
@@ -305,7 +303,7 @@ impl<R: Read + Seek> Profile<R> {
         Ok((replay, &self.contents))
     }
 
-    /// The stacks in the order of the records, for counts to which times mean nothing. `each` is told a
+    /// The stacks in the order of the records, for counts that need no times. `each` is called with a
     /// thread's number, in order of appearance, how many of its outermost frames stay, the frames that
     /// come on top, innermost first, and how many samples have the result.
     ///
@@ -369,11 +367,11 @@ impl Contents {
             let at = header(layout.compression_at());
             if fault.is_some() || found != declared {
                 let fault = format!(
-                    "compression {number} is not known, and as plain data the samples are not the {declared} that the header declares"
+                    "compression {number} is unknown, and as plain data the samples are not the {declared} that the header declares"
                 );
                 return Err(Error::profile(fault).at(at));
             }
-            self.warnings.push(format!("compression {number} is not known; read as plain data, which hold exactly the declared samples ({at})"));
+            self.warnings.push(format!("compression {number} is unknown; read as plain data, which hold exactly the declared samples ({at})"));
         }
         if let Some(error) = fault {
             if found == 0 {
@@ -417,7 +415,7 @@ fn records<'a>(
         let wanted = 4.min(length) as usize;
         let got = read_up_to(source, at, &mut magic[..wanted])?;
         if magic[..got] != ZSTD_MAGIC {
-            return Err(Error::profile("the sample data are no zstd frame").at(Position::Byte(at)));
+            return Err(Error::profile("the sample data are not a zstd frame").at(Position::Byte(at)));
         }
     }
     source.seek(SeekFrom::Start(at))?;

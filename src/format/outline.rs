@@ -1,4 +1,4 @@
-//! What a profile says of itself at its two ends.
+//! The header and footer of a profile, read without the rest.
 
 use std::io::{Read, Seek};
 
@@ -16,7 +16,7 @@ use crate::model::Statistics;
 const TAIL: u64 = 64 * 1024;
 
 /// What a profile says of itself at its start and its end, read without its samples and, unless an old block of
-/// statistics has to be told from frames, its tables.
+/// statistics has to be distinguished from frames, its tables.
 #[derive(Debug)]
 pub struct Outline {
     /// The header as it stands in the file.

@@ -1,4 +1,4 @@
-//! One sample record after another, out of a region of any length, in a buffer of fixed size.
+//! Decodes sample records one by one from a region of any length, through a buffer of fixed size.
 //!
 //! A record's head is `thread_id` u64, `interpreter_id` u32, `encoding` u8; what follows depends on
 //! the encoding. Nothing here knows a thread's stack: [`Change::resolve`] is given its depth.
@@ -166,7 +166,7 @@ pub(crate) struct RecordReader<'a> {
     /// Byte of the region at which the buffer starts.
     base: u64,
     ended: bool,
-    /// Why the source ended early; told once the bytes before it are used up.
+    /// Why the source ended early; returned once the bytes before it are used up.
     failure: Option<Error>,
     pushed: [u32; STACK_DEPTH],
     push: usize,
@@ -236,7 +236,8 @@ impl<'a> RecordReader<'a> {
                         RegionPosition::File(_) => Error::from(error),
                         RegionPosition::Unpacked => {
                             let at = self.place.position(self.base + self.len as u64);
-                            Error::profile(format!("the sample data are no sound zstd frame: {error}")).at(at)
+                            Error::profile(format!("the sample data are not a valid zstd frame: {error}"))
+                                .at(at)
                         }
                     });
                 }
@@ -290,7 +291,7 @@ impl<'a> RecordReader<'a> {
             (Some(failure), _) => Err(failure),
             (None, 0) => Ok(()),
             (None, left) => {
-                Err(self.fault(at, format!("the sample data end in {left} bytes that are no record")))
+                Err(self.fault(at, format!("the sample data end in {left} bytes that are not a record")))
             }
         }
     }
@@ -396,7 +397,7 @@ enum BodyFault {
 impl BodyFault {
     fn detail(self) -> String {
         match self {
-            BodyFault::Number(_) => "a number that is none".to_string(),
+            BodyFault::Number(_) => "not a number".to_string(),
             BodyFault::Kind(encoding) => format!("record kind {encoding} is not known"),
             BodyFault::Wide(value) => {
                 format!("a record holds the number {value} where at most 32 bits are meant")

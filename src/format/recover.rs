@@ -1,4 +1,4 @@
-//! What is whole of a torn or damaged profile, as a sound one.
+//! Saves the intact part of a torn or damaged profile as a sound one.
 
 pub(crate) mod salvage;
 
@@ -22,7 +22,7 @@ use crate::limits::{LOSSES, SPOOL_MEMORY};
 pub struct Recovered {
     /// The copy, from its first byte.
     pub copy: SpooledTempFile,
-    /// How its parts are told apart.
+    /// How its parts are separated.
     pub framing: Framing,
     /// How many there are.
     pub parts: u64,

@@ -1,4 +1,4 @@
-//! The second walk over a sample region: samples into [`ReorderBuffer`], complete up to a known place.
+//! The second walk over a sample region: fills the [`ReorderBuffer`], complete up to a known point.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

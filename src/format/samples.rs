@@ -1,4 +1,4 @@
-//! The samples of a profile, one stack after another, for users of the library.
+//! An iterator over the samples of a profile, stack by stack, for library users.
 
 use std::ops::Range;
 

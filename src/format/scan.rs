@@ -1,8 +1,8 @@
-//! The first walk over a sample region: everything is checked before anything is delivered, and
-//! what the second walk needs to put samples in time order is noted down.
+//! The first walk over a sample region: checks everything before anything is delivered, and notes what the second walk
+//! needs to put samples in time order.
 //!
 //! A REPEAT record is written when its thread's stack changes or its buffer is full, so a thread
-//! that sits still, or has ended, has its samples far behind those of its neighbours: in the
+//! that sits still, or has ended, has its samples far after those of its neighbours: in the
 //! extreme at the very end of the file. Records that come more than
 //! [`REORDER_SAMPLES`](crate::limits::REORDER_SAMPLES) too late are copied aside, so that the second walk can deliver them in
 //! time with a window of fixed size.
@@ -203,7 +203,7 @@ impl Walk {
         self.low = self.low.min(self.last_time);
     }
 
-    /// Takes `samples` whose times rise by `sum` in all, where that can be told; else says why not: the clock goes
+    /// Takes `samples` whose times rise by `sum` in all, where that is certain; otherwise returns why not: the clock goes
     /// back, or has gone back.
     #[inline(always)]
     fn take_rising(&mut self, samples: u32, sum: Option<u64>, first: OrderKey) -> bool {
@@ -427,7 +427,7 @@ impl Scanner {
         count: u32,
     ) -> Result<()> {
         let mut walk = self.threads[index].walk;
-        // The first entry alone tells whether the record is late.
+        // The first entry decides whether the record is late.
         let first = match reader.first_delta() {
             Some(delta) => walk.clock.place(walk.last_time.wrapping_add(delta)),
             None => walk.clock.next(),

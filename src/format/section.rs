@@ -1,4 +1,4 @@
-//! Reading bytes at a place of a source.
+//! A section of a source: a byte range that is read by offset.
 
 use std::io::{Read, Seek, SeekFrom};
 

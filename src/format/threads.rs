@@ -1,4 +1,4 @@
-//! The threads of a sample region: their numbers, and the order in which the profiler lists them.
+//! The threads of a sample region: their numbers, their order in the profiler, and the memory that they may take.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

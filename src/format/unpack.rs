@@ -1,4 +1,4 @@
-//! A zstd frame, unpacked on another thread than the one that reads it.
+//! Decompresses a zstd frame on another thread.
 //!
 //! The reader is the one that has the source: it hands packed blocks over as the thread asks for them, so
 //! neither the source nor its lifetime leaves the reader. A few blocks are under way in each direction.
@@ -53,7 +53,7 @@ impl<R: Read> Unpacker<R> {
         let thread = worker::spawn(move || {
             let packed = Packed { blocks, events: sender.clone(), block: Vec::new(), pos: 0 };
             if let Err(error) = unpack(packed, &sender) {
-                // Nobody may be there to be told.
+                // The receiver may be gone.
                 let _ = sender.send(Event::Failed(error));
             }
         });

@@ -1,3 +1,5 @@
+//! Facts of a run: mode, capture, clock, statistics.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -39,7 +41,7 @@ impl FromStr for Mode {
     }
 }
 
-/// Which extras the profiler was told to record.
+/// Which extras the profiler was asked to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capture {
     /// `-a`: all threads, not only the main one.

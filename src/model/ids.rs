@@ -1,3 +1,5 @@
+//! Sets of ids.
+
 /// A set of small numbers, taken out in order: a bit for each.
 #[derive(Clone, Debug, Default)]
 pub struct IdSet {

@@ -1,4 +1,4 @@
-//! What a sampling profile is, apart from any notation: threads, frames, facts of the run.
+//! The model of a sampling profile, independent of any notation: threads, frames, facts of the run.
 //!
 //! A *sample* is one thread at one instant. All times are microseconds of the profiler's
 //! monotonic clock, as CPython records them.

@@ -1,5 +1,5 @@
-//! The order of samples over threads: the one rule that the reorder buffer, the lines of a stream, the way back into
-//! a profile, chunks and `check` share.
+//! The order of samples across threads: the one rule that the reorder buffer, the stream, the way back into a profile,
+//! chunks and `check` share.
 //!
 //! A thread's samples stay in recorded order, even where the clock goes back. Over threads a sample's place is
 //! the highest time that its thread has reached, then how many earlier samples of the thread share it. Samples of

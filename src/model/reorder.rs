@@ -1,4 +1,4 @@
-//! The reorder buffer: samples that wait to be delivered in time order, one queue a thread.
+//! The reorder buffer: holds samples until they can be delivered in time order, with one queue for each thread.
 //!
 //! A queue holds a thread's samples in recorded order as columns (time, status), and its stacks as
 //! runs: a change of the stack, then how many samples have the result. Nothing is stored per sample

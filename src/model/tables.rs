@@ -1,3 +1,5 @@
+//! Tables of strings and frames.
+
 use std::borrow::Cow;
 
 /// A frame of a stack as profiles define it once and refer to by number.

@@ -1,9 +1,9 @@
-//! Holds a stream against the rules of the protocol, and tells every breach with its line.
+//! Checks a stream against the rules of the protocol and reports each violation with its line.
 //!
 //! Strict where readers are mild: what a reader overlooks (a blank line, a carriage return, keys in
 //! another order) is a breach of the wire all the same. What a later version may add (types, keys, reasons,
 //! codes) is none. One cause is reported once: where a message is missing or cannot be understood,
-//! what follows from that (sums, undefined ids) is not told as well.
+//! what follows from that (sums, undefined ids) is not reported again.
 //!
 //! Memory holds a little for each run, id and thread that it follows, up to [`KEPT`] of them, and nothing for
 //! each sample or line. A run for which there is no room is not followed any further, and that is said.
@@ -79,7 +79,7 @@ impl Checker {
         self.messages
     }
 
-    /// Checks the line of this number, without its line feed; `terminated` tells whether it had one.
+    /// Checks the line of this number, without its line feed; `terminated` says whether it had one.
     /// Appends what is wrong to `findings`. The bytes of `line` may be changed.
     pub fn line(&mut self, number: u64, line: &mut [u8], terminated: bool, findings: &mut Vec<Finding>) {
         self.last_line = number;
@@ -112,7 +112,7 @@ impl Checker {
             Some(0 | 1) => self.cpython(line, report),
             Some(version) if version != VERSION => {
                 self.unread += 1;
-                report.say(format!("schema version {version} is not known; 0, 1 and 2 are"));
+                report.say(format!("schema version {version} is unknown; 0, 1 and 2 are known"));
             }
             _ => self.message(shape, line, report),
         }
@@ -290,7 +290,7 @@ fn framed<'a>(
             return None;
         }
         Some(_) => {
-            report.say("text that is no JSON object");
+            report.say("text that is not a JSON object");
             return None;
         }
     }

@@ -1,4 +1,4 @@
-//! Lines into messages.
+//! Decodes lines into messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ pub fn decode(line: &[u8], columns: &mut RawColumns) -> Result<Decoded> {
 
 /// What is said of a message of a version that is not known.
 pub(crate) fn unknown_version(version: u64) -> Error {
-    Error::stream(format!("schema version {version} is not known; 0, 1 and 2 are"))
+    Error::stream(format!("schema version {version} is unknown; 0, 1 and 2 are known"))
 }
 
 /// What is said of a line over [`LINE_MAX`].
@@ -266,7 +266,7 @@ fn general_raw(line: &[u8], columns: &mut RawColumns) -> Result<()> {
         let fits = !thread.thread_id.is_empty() && thread.thread_id.bytes().all(|byte| byte.is_ascii_digit());
         let Some(thread_id) = thread.thread_id.parse().ok().filter(|_| fits) else {
             return Err(Error::stream(format!(
-                "the thread id '{}' is no number of 64 bits",
+                "the thread id '{}' is not a 64-bit number",
                 text::quoted(&thread.thread_id)
             )));
         };

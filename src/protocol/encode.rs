@@ -1,4 +1,4 @@
-//! Messages into lines.
+//! Encodes messages as lines.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! What who hands messages on has to know of a line, and what it has to say itself where it cannot hand on
-//! all of them.
+//! The envelope of a line (type, run, sequence number) for code that passes messages on, and the loss messages that it
+//! inserts where it cannot pass on all of them.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Head<'a> {
     pub messages: Option<u64>,
     /// Samples of a `raw` message.
     pub samples: Option<u64>,
-    /// When what it tells of begins.
+    /// Start of what it reports.
     pub start_usec: Option<u64>,
     /// How long that lasts; a `raw` message does not say.
     pub duration_usec: Option<u64>,

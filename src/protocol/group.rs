@@ -1,4 +1,4 @@
-//! Which `raw` messages are in time order together.
+//! Groups of `raw` messages: messages whose samples are sorted together.
 //!
 //! A message is later than those before it, but where a line would hold so many threads that it has no room for their
 //! samples, a writer cuts some time into messages by threads: a *group*. Its messages stand in one batch, one after

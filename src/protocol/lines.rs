@@ -1,4 +1,4 @@
-//! Lines of a stream, tolerant about what costs nothing.
+//! Reads the lines of a stream, tolerating harmless deviations.
 
 use std::io::BufRead;
 
@@ -55,7 +55,7 @@ impl<R: BufRead> Lines<R> {
         Lines { source, line: Vec::new(), number: 0, tolerated: Tolerated::default(), skipping: false }
     }
 
-    /// The next line that holds a JSON object, or seems to. Blank and foreign lines are passed over.
+    /// The next line that holds a JSON object, or seems to. Blank and foreign lines are skipped.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Tolerated {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.byte_order_mark {
-            notes.push("a byte order mark was passed over (line 1)".to_string());
+            notes.push("a byte order mark was skipped (line 1)".to_string());
         }
         if self.carriage_returns > 0 {
             notes.push(format!("{} lines end in a carriage return", self.carriage_returns));
@@ -166,11 +166,11 @@ impl Tolerated {
             notes.push(format!("{} lines have a comma after their object", self.commas));
         }
         if self.blank > 0 {
-            notes.push(format!("{} blank lines were passed over", self.blank));
+            notes.push(format!("{} blank lines were skipped", self.blank));
         }
         if self.foreign > 0 {
             notes.push(format!(
-                "{} lines that are no messages were passed over (line {} first)",
+                "{} lines that are not messages were skipped (line {} first)",
                 self.foreign, self.first_foreign
             ));
         }

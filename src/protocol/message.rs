@@ -1,4 +1,4 @@
-//! The messages, each as one struct whose fields stand in wire order.
+//! The messages: one struct each, with fields in wire order.
 //!
 //! A line is the envelope (`type`, `v`, `run_id`, `seq`) and the fields of one of these structs. `None`
 //! is left out. Times are microseconds of the profiler's monotonic clock unless a name says
@@ -92,7 +92,7 @@ impl Meta {
     }
 }
 
-/// What a profiler was told to record.
+/// What a profiler was asked to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Capture {
     /// All threads, not only the main one.

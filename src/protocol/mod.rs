@@ -1,4 +1,4 @@
-//! The stream: what its messages are, and how they become lines and come back.
+//! The stream: its messages, and how lines are encoded and decoded.
 //!
 //! The wire format is described for readers in any language in `schema/README.md`; here
 //! [`message`] has a struct for each message but `raw`, whose columns are borrowed

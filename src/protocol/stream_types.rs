@@ -1,4 +1,4 @@
-//! Which messages a stream holds: `raw,agg:5s,loss`.
+//! The message types that a stream holds: `raw,agg:5s,loss`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl FromStr for StreamTypes {
             };
             if types.wanted.contains(&message) || types.unwanted.contains(&message) {
                 let fault = if types.wanted.contains(&message) == negative {
-                    "both asked for and taken out"
+                    "both requested and removed"
                 } else {
                     "named twice"
                 };
@@ -137,7 +137,7 @@ impl FromStr for StreamTypes {
                     MessageType::Agg if !negative => &mut types.window,
                     MessageType::Heartbeat if !negative => &mut types.heartbeat,
                     _ if negative => {
-                        let fault = format!("'{item}' takes a type out and takes no period: -{name}");
+                        let fault = format!("'{item}' removes a type, which takes no period: -{name}");
                         return Err(Error::usage(fault));
                     }
                     _ => return Err(Error::usage(format!("message type '{rest}' takes no period"))),
@@ -165,10 +165,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000_000,
         "m" => 60_000_000,
         "h" => 3_600_000_000,
-        _ => return Err(format!("'{text}' is no period; write it like 500ms, 5s, 2m or 1h")),
+        _ => return Err(format!("'{text}' is not a duration; write it like 500ms, 5s, 2m or 1h")),
     };
-    let number: u64 =
-        number.parse().map_err(|_| format!("'{text}' is no period; write it like 500ms, 5s, 2m or 1h"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a duration; write it like 500ms, 5s, 2m or 1h"))?;
     match number.checked_mul(micros) {
         Some(0) => Err(format!("the period '{text}' is zero")),
         // A window that begins before time 0 then begins at a number of 64 bits.
@@ -222,7 +223,7 @@ mod tests {
             ("agg,agg:5s", "twice"),
             ("agg:5", "'agg:5'"),
             ("agg:0s", "zero"),
-            ("-agg:5s", "takes a type out and takes no period: -agg"),
+            ("-agg:5s", "removes a type, which takes no period: -agg"),
             ("", "''"),
         ] {
             let error = list.parse::<StreamTypes>().expect_err(list).to_string();

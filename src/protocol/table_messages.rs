@@ -1,5 +1,5 @@
-//! Tables as bodies of messages that fit the line limit: each row is written once, as text into the columns of
-//! the message that has room for it.
+//! Splits tables into messages that fit the line limit. Each row is written once, as text, into the columns of the
+//! message that has room for it.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The JSON text of a line into values.
+//! Parses the JSON text of a line.
 //!
 //! An integer is what JSON Schema calls one: `2.0` and `2e0` are the integer 2, by their digits, so nothing is
 //! rounded however large it is; `2.5` is none. What is wrong is said in words about the line.
@@ -58,10 +58,10 @@ pub(crate) fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
 fn in_words(line: &[u8], fault: &serde_json::Error, has_column: bool) -> Error {
     if fault.classify() == Category::Eof {
         return if line.trim_ascii() == b"{" {
-            Error::stream("no message: an object that goes over several lines")
-                .hint("a message is one line; jq -c . makes such lines")
+            Error::stream("not a message: an object over several lines")
+                .hint("each message must be on one line; jq -c . writes them so")
         } else {
-            Error::stream("no message: the line ends within it")
+            Error::stream("not a message: the line ends within it")
         };
     }
     let mut what = fault.to_string();
@@ -79,7 +79,7 @@ fn in_words(line: &[u8], fault: &serde_json::Error, has_column: bool) -> Error {
         }
     }
     let column = if has_column { format!(" (column {})", fault.column()) } else { String::new() };
-    let error = Error::stream(format!("no message: {}{column}", quoted(&what)));
+    let error = Error::stream(format!("not a message: {}{column}", quoted(&what)));
     match hint {
         Some(hint) => error.hint(hint),
         None => error,

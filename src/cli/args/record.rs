@@ -18,55 +18,57 @@ Examples:
   tachyon-jsonl record -o prof.bin -o tcp-listen:4000 -o ws-listen:4001 -- attach -a 4711
   tachyon-jsonl record --ring 30s -o 'last-{}.bin' --control unix:/run/app.sock -- attach -a 4711
 
-What follows -- goes to CPython's profiler (python3.15 -m profiling.sampling), but for its \
-formats and its -o. The program keeps its input, its output and its errors; only where the stream goes to \
-standard output does the program's output go to standard error. SIGINT, SIGTERM and SIGHUP end the \
-recording: the last batch, losses and the end are written, and a program that was started with run is \
-ended, as the profiler does; outputs have 5 s then to take what is left, and a second signal ends all at \
-once. SIGHUP is ignored where it was (nohup). A target that fails is left out and the others go on; when the \
-last one has failed, or nobody reads it any more, the recording ends as by a signal, and so does the \
-program. With --subprocesses every process is a run of its own: ID-PID, and in \
-profiles NAME_PID.bin. The labels of a run are pid, host and command, which is the program and its script \
-without their arguments; --label replaces them.
+The arguments after -- are those of CPython's profiler (python3.15 -m profiling.sampling); its output formats \
+and its -o cannot be used. The program keeps its standard streams, except that its output goes to standard \
+error when the stream goes to standard output.
 
-Exit status: 0 all of it was recorded, however the program ended (standard error says so of another status \
-than 0); 1 nothing was recorded; 2 usage; 3 something was lost.")]
+SIGINT, SIGTERM and SIGHUP end the recording: the last batch, losses and the end message are written, and a \
+program that was started with run is terminated, as the profiler does. Outputs then have 5 s to take what is \
+left; a second signal ends everything at once. SIGHUP stays ignored under nohup. If a target fails, the others \
+go on. When the last one has failed or has no reader left, the recording ends as it does on a signal, and so \
+does the program.
+
+With --subprocesses each process is a run of its own, named ID-PID, and each profile is named NAME_PID.bin. \
+Runs have the labels pid, host and command (the program and its script without their arguments), which --label \
+can replace.
+
+Exit status: 0 everything was recorded, however the program ended (a status other than 0 is reported on \
+standard error); 1 nothing was recorded; 2 wrong usage; 3 data was lost.")]
 pub(crate) struct Record {
-    /// Where to write: a name that ends in .bin is a profile in chunks, all else a stream (a path, '-', or
-    /// an address); several times for several targets. With --ring, what SIGUSR1 writes: {} in the name is replaced by time and number
-    /// [default: standard output; with --ring tachyon-{}.bin]
+    /// Where to write: a chunked profile if the name ends in .bin, otherwise a stream (a path, '-' or an
+    /// address); may be repeated. With --ring, the file that SIGUSR1 writes, in whose name {} is replaced by time and
+    /// number [default: standard output; with --ring tachyon-{}.bin]
     #[arg(short, long, value_name = "TARGET")]
     pub output: Vec<PathBuf>,
 
-    /// Message types, as in raw,agg:5s,heartbeat:1s,loss; -TYPE takes one out
+    /// Message types to write, such as raw,agg:5s,heartbeat:1s,loss; -TYPE removes one from the default, as in -agg
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, value_parser = |list: &str| list.parse::<StreamTypes>())]
     pub stream_types: Option<StreamTypes>,
 
-    /// When a batch closes and goes out, as far as samples come: interval:DURATION, samples:N or both,
-    /// the first one reached
+    /// When to close and send a batch: interval:DURATION, samples:N or both, whichever comes first
     #[arg(long, value_name = "LIMITS", default_value = "interval:1s", value_parser = parse_flush)]
     pub flush: Flush,
 
-    /// Id of the run: random, or your own
+    /// Run id: random, or an id of your own
     #[arg(long, value_name = "ID", default_value = "random", allow_hyphen_values = true)]
     pub run_id: String,
 
     #[command(flatten)]
     pub written: Written,
 
-    /// Longest line, its line feed included: bytes, or with k or m
+    /// Longest line, including its line feed: in bytes, or with the suffix k or m
     #[arg(long, value_name = "BYTES", default_value = "65535", value_parser = parse_size)]
     pub max_line: usize,
 
-    /// A fact of your own for every meta message
+    /// Label to add to every meta message; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<(String, String)>,
 
-    /// No label with the program's command line
+    /// Leave out the command label
     #[arg(long, conflicts_with = "command_arguments")]
     pub no_command: bool,
 
-    /// Arguments in the label for the command line, too: among them may be secrets
+    /// Include arguments in the command label; they may contain secrets
     #[arg(long)]
     pub command_arguments: bool,
 
@@ -74,18 +76,18 @@ pub(crate) struct Record {
     #[arg(long, value_name = "COMMAND", default_value = "python3.15")]
     pub python: PathBuf,
 
-    /// Keep the last part only, and write it when asked: by SIGUSR1, --control or snapshot. A
-    /// duration, a size (256MiB), or both with a comma; a duration alone takes 256MiB at most
+    /// Keep only the most recent part, and write it on SIGUSR1, a --control command or snapshot. A duration
+    /// (30s), a size (256MiB), or both separated by a comma; a duration alone is limited to 256MiB
     #[arg(long, value_name = "LIMITS", value_parser = str::parse::<RingLimits>)]
     pub ring: Option<RingLimits>,
 
-    /// Keep the ring in this file, from which recover reads it although the recorder was killed. A ring
-    /// that is there already gets the name FILE.old, or FILE.old.2 and so on, with the first chunk
+    /// Keep the ring in this file, from which recover can read it even after the recorder was killed. An
+    /// existing ring is renamed to FILE.old, FILE.old.2 and so on when the first chunk is written
     #[arg(long, value_name = "FILE", requires = "ring")]
     pub ring_file: Option<PathBuf>,
 
-    /// Listen for commands, a line each: snapshot PATH [after 5s], status, stop. PATH may be a JSON
-    /// string, and has to be one where it ends like a delay: snapshot "x after 1s"
+    /// Listen for commands, one per line: snapshot PATH [after 5s], status, stop. PATH may be a JSON string,
+    /// and must be one if it ends like a delay: snapshot "x after 1s"
     #[arg(long, value_name = "unix:PATH")]
     pub control: Option<String>,
 
@@ -95,7 +97,7 @@ pub(crate) struct Record {
     #[command(flatten)]
     pub access: Access,
 
-    /// What CPython's profiler is to do: run SCRIPT, run -m MODULE, attach PID, with its options
+    /// Arguments of CPython's profiler: run SCRIPT, run -m MODULE or attach PID, with its options
     #[arg(last = true, required = true, value_name = "ARGS")]
     pub profiler: Vec<OsString>,
 }
@@ -106,17 +108,17 @@ Examples:
   tachyon-jsonl snapshot --control unix:/run/app.sock -o last.bin
   tachyon-jsonl snapshot --control unix:/run/app.sock -o around.jsonl --after 5s
 
-The recorder writes the file. It is there, and whole, when this command ends.")]
+The recorder writes the file. When this command ends, the file is complete.")]
 pub(crate) struct Snapshot {
-    /// Where the recorder listens
+    /// Control socket of the recorder
     #[arg(long, value_name = "unix:PATH")]
     pub control: String,
 
-    /// Where to write: a name that ends in .bin is a profile in chunks, all else a stream
+    /// File to write: a chunked profile if the name ends in .bin, otherwise a stream
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
 
-    /// Not now, but so much later
+    /// Delay before the snapshot is taken
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub after: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! `check`: every breach of the protocol in a stream, with its line.
+//! `check`: reports each violation of the protocol in a stream, with its line.
 
 use std::io::Write;
 

@@ -34,12 +34,12 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     if !differ.is_empty() {
         let what = format!("{names}: recorded differently: {}", differ.join(", "));
         if !args.force {
-            return Err(Error::stream(what).hint("--force compares them all the same"));
+            return Err(Error::stream(what).hint("--force compares them anyway"));
         }
         messages.warning(&names, &format!("recorded differently: {}", differ.join(", ")));
     }
     for what in unknown {
-        messages.warning(&names, &format!("{what} known of one of the two only"));
+        messages.warning(&names, &format!("{what} known for only one of the two"));
     }
     if let (Some(a), Some(b)) = (base_side.interval_us, new_side.interval_us)
         && a != b
@@ -99,7 +99,7 @@ fn side(input: &Input, args: &Args, messages: &Messages, status: &mut Status) ->
         }
         Sniffed::Packed(start) => {
             let what = known(&start).unwrap_or("a packed file");
-            Err(named(Error::stream(format!("{what} that holds no stream")).hint("unpack it first")))
+            Err(named(Error::stream(format!("{what} without a stream in it")).hint("unpack it first")))
         }
     }
 }
@@ -109,7 +109,7 @@ fn profile_side(mut source: ProfileSource, by: By, lost: &mut impl FnMut(&Error)
     let sequence = Sequence::open(&mut source)?.threads(threads(None));
     let mut sequence = sequence.counting(Some(counts.counting()));
     if sequence.files_left() > 1 {
-        return Err(Error::profile("several profiles one after the other; a run is compared with a run"));
+        return Err(Error::profile("several profiles in a row; diff compares single runs"));
     }
     let mut first_lost = None;
     let mut parts = 0;

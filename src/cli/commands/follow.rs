@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::format::{Framing, HEADER_LEN, LostPart, Part, Sequence};
 use crate::protocol::MessageType;
 
-/// How often the file is looked at although nothing was heard of it: not every file system tells.
+/// How often the file is looked at without a notification: not every file system sends them.
 const LOOK: Duration = Duration::from_secs(1);
 /// The same where nothing can be heard at all.
 const LOOK_DEAF: Duration = Duration::from_millis(200);
@@ -51,7 +51,7 @@ pub(crate) fn run(
     open: impl FnOnce(&Deadline) -> Result<Outputs>,
 ) -> Result<Status> {
     let [Input::File(path)] = inputs else {
-        return Err(Error::usage("--follow needs the one file that is to be followed"));
+        return Err(Error::usage("--follow needs the name of one file"));
     };
     let (sender, wakes) = mpsc::channel();
     let stop = sender.clone();
@@ -102,7 +102,7 @@ fn sleep(wakes: &Receiver<Wake>, earliest: Instant, due: Duration) -> bool {
     loop {
         match wakes.recv_timeout(wait) {
             Ok(Wake::Stop) => return false,
-            // One look is enough for all the changes that were told of, but none of them hides a stop.
+            // One look covers all the changes that were notified, but none of them hides a stop.
             Ok(Wake::Changed) => wait = earliest.saturating_duration_since(Instant::now()),
             // Somebody has to be there to say stop.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return true,
@@ -260,7 +260,7 @@ impl OpenFile {
             Ok(Some(file)) => file,
             Ok(None) => {
                 return Err(Error::usage("only a regular file can be followed")
-                    .hint("a pipe is followed without --follow"));
+                    .hint("a pipe is read to its end without --follow"));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -281,7 +281,7 @@ impl OpenFile {
         };
         if sequence.framing() != Framing::Chunks {
             let fault = "not a profile in chunks (format version 2), so there is nothing to follow";
-            return Err(Error::profile(fault).hint("read it without --follow once it is whole"));
+            return Err(Error::profile(fault).hint("read it without --follow when it is complete"));
         }
         let handle = Handle::from_file(file.try_clone()?)?;
         Ok(Some(OpenFile { file, handle, start, sequence, searched: None }))
@@ -347,6 +347,6 @@ mod tests {
             sender.send(wake).expect("open");
         }
         assert!(!sleep(&wakes, Instant::now(), LOOK));
-        assert!(sleep(&wakes, Instant::now(), LOOK), "a change is no stop");
+        assert!(sleep(&wakes, Instant::now(), LOOK), "a change does not stop it");
     }
 }

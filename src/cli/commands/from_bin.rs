@@ -114,7 +114,7 @@ fn parts(
         if !is_made_up(&args.run_id) {
             return Err(several_runs());
         }
-        messages.warning(name, &format!("{joined} profiles one after the other; each becomes a run"));
+        messages.warning(name, &format!("{joined} profiles in a row; each becomes a run"));
     }
     if threads(args.threads) != 1 {
         runs.in_background();

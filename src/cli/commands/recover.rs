@@ -1,4 +1,4 @@
-//! `recover`: what is whole of a torn or damaged profile, as a sound one.
+//! `recover`: saves the intact part of a torn or damaged profile as a sound one.
 
 use crate::cli::args::Recover as Args;
 use crate::cli::exit::Status;

@@ -1,4 +1,4 @@
-//! A run as chunks of a profile: as they are, or made anew of its samples.
+//! The chunks of a run: passed on as they are, or made again from its samples.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Seek, Write};
@@ -39,7 +39,7 @@ pub(crate) struct Anew {
 }
 
 impl RunChunks {
-    /// Nothing yet of a run whose parts are told apart by `framing`, and say themselves of which run they are.
+    /// The start of a run whose parts are separated by `framing` and name their run themselves.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl RunChunks {
             RunChunks::Same { order, gaps, samples } => {
                 let taken = profile.contents().scan.samples;
                 let Some(info) = profile.contents().chunk.clone() else {
-                    return Err(Error::profile("a chunk that does not say of which run it is"));
+                    return Err(Error::profile("a chunk without a run id"));
                 };
                 *gaps += u64::from(order.is_gap_before(&info));
                 *samples += taken;
@@ -87,7 +87,7 @@ impl RunChunks {
         }
     }
 
-    /// A part was passed over.
+    /// A part was skipped.
     pub fn lost(&mut self) {
         if let RunChunks::Same { order, .. } = self {
             order.lost();
@@ -153,7 +153,7 @@ impl Anew {
             return Err(failure);
         }
         let samples = finished?.samples;
-        // What is lost was told when it was found.
+        // What is lost was reported when it was found.
         chunks.finish()?;
         hand_on(&made, output)?;
         Ok(samples)

@@ -1,4 +1,4 @@
-//! Ids of runs: given, made of a content, or random.
+//! Run ids: given by the user, derived from the content, or random.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,7 +12,7 @@ pub(crate) fn is_made_up(run_id: &str) -> bool {
 
 /// The usage error of one id for several runs.
 pub(crate) fn several_runs() -> Error {
-    Error::usage("one --run-id cannot name several runs")
+    Error::usage("--run-id can name only one run")
 }
 
 /// Sixteen random bytes.

@@ -1,4 +1,4 @@
-//! `snapshot`: has a recorder write its ring.
+//! `snapshot`: asks a recorder to write its ring to a file.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

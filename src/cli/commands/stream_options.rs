@@ -1,4 +1,4 @@
-//! The options of a stream, as the arguments of `from-bin` give them.
+//! Stream options from the arguments of `from-bin`.
 
 use std::num::NonZeroUsize;
 
@@ -25,10 +25,12 @@ pub(crate) fn options(args: &FromBin, run_id: &str) -> Result<StreamOptions> {
     if args.schema == Schema::Cpython
         && let Some((option, _)) = asked.iter().find(|(_, is_asked)| *is_asked)
     {
-        return Err(Error::usage(format!("CPython's JSON Lines have no place for {option}")));
+        return Err(Error::usage(format!("CPython's JSON Lines cannot be combined with {option}")));
     }
     if args.written.format() == Format::Binary && args.stream_types.is_some() {
-        return Err(Error::usage("chunks are no messages: --format binary has no place for --stream-types"));
+        return Err(Error::usage(
+            "--format binary writes chunks, not messages, and cannot be combined with --stream-types",
+        ));
     }
     let run_id = if is_made_up(&args.run_id) { run_id } else { &args.run_id };
     let options = StreamOptions::new(run_id)?.max_line(args.max_line)?;

@@ -24,7 +24,7 @@ const FLUSH: Flush = Flush { samples: None, interval: Some(Duration::from_secs(1
 pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     let layout = args.layout();
     if layout == Layout::V1 && args.flush.is_some() {
-        return Err(Error::usage("--flush is for chunks: --layout v2, or --format binary"));
+        return Err(Error::usage("--flush needs chunks: --layout v2 or --format binary"));
     }
     let network = network(&args.access, messages)?;
     let input = Input::of_argument(args.input.as_deref(), &network)?;
@@ -152,7 +152,7 @@ impl Job<'_> {
         };
         if !left_out.is_empty() {
             let facts = left_out.join(" and ");
-            let what = format!("a version-1 profile has no place for {facts}; --layout v2 keeps them");
+            let what = format!("a version-1 profile cannot hold {facts}; --layout v2 keeps them");
             self.messages.warning(&name, &what);
         }
         let mut losses: Vec<Error> = broken.into_iter().chain(losses).collect();

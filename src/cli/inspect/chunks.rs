@@ -1,4 +1,4 @@
-//! What a profile in chunks, or a sequence of framed profiles, holds: a row a part.
+//! The report on a chunked profile or a sequence of framed profiles: one row for each part.
 //!
 //! Without `--verify` only headers, footers and our blocks are read; with it every part is opened.
 
@@ -307,7 +307,7 @@ fn text(name: &str, report: &Report) -> String {
     sheet.row("samples", report.samples.to_string());
     let span = report.first_usec.zip(report.last_usec).map(|(first, last)| span_text(first, last));
     sheet.known("first to last sample", span);
-    sheet.row("verified", if report.verified { "every chunk" } else { "no (--verify does)" });
+    sheet.row("verified", if report.verified { "every chunk" } else { "not checked (use --verify)" });
     for run in &report.runs {
         sheet.line("");
         sheet.known("run", run.run_id.clone());

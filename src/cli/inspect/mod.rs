@@ -1,4 +1,4 @@
-//! `inspect`: what a profile or a stream holds.
+//! `inspect`: a summary of a profile or a stream.
 //!
 //! The first bytes tell which of the two it is. Memory does not grow with the number of samples: a
 //! profile is opened and never replayed, a stream is read a line at a time.

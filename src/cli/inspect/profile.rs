@@ -1,4 +1,4 @@
-//! What a binary profile holds.
+//! The report on a single binary profile.
 
 use std::io::{Read, Seek};
 
@@ -102,7 +102,7 @@ pub(crate) fn run(job: &Job<'_>, mut source: impl Read + Seek) -> Result<Status>
     }
     let joined = sequence.files_left();
     if joined > 1 {
-        job.messages.warning(job.name, &format!("{joined} profiles one after the other"));
+        job.messages.warning(job.name, &format!("{joined} profiles in a row"));
     }
     let mut report = Report { kind: "profile", profiles: Vec::new(), unreadable: Vec::new() };
     let mut unreadable: Vec<Error> = Vec::new();

@@ -1,4 +1,4 @@
-//! The rows of a run, and those that profiles and runs share.
+//! Rows of the report that profiles and runs share.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -75,12 +75,12 @@ impl RunSummary {
     fn complete_text(&self) -> &'static str {
         match (self.ended, self.complete) {
             (false, _) => "no end message",
-            (true, Some(false)) => "no, says its end message",
+            (true, Some(false)) => "no, as its end message says",
             (true, Some(true)) if self.missing_messages > 0 => {
                 "its end message says so, but messages are missing"
             }
             (true, Some(true)) => "yes",
-            (true, None) => "yes, it has its end message",
+            (true, None) => "yes, it has an end message",
         }
     }
 
@@ -92,8 +92,8 @@ impl RunSummary {
         sheet.known(
             "ids",
             facts.id_scope.map(|scope| match scope {
-                IdScope::Run => "one meaning through the run",
-                IdScope::Batch => "of each batch's own",
+                IdScope::Run => "valid throughout the run",
+                IdScope::Batch => "valid within each batch",
             }),
         );
         sheet.known("Python", facts.python.clone());
@@ -111,7 +111,7 @@ impl RunSummary {
         self.sample_rows(sheet);
         match (self.thread_count, self.threads_in_a_batch) {
             (Some(threads), _) => sheet.row("threads", threads.to_string()),
-            (None, Some(threads)) => sheet.row("threads", format!("up to {threads} in a batch")),
+            (None, Some(threads)) => sheet.row("threads", format!("at most {threads} in a batch")),
             (None, None) => sheet.row("threads", "unknown"),
         }
         let span = self.first_usec.zip(self.last_usec);

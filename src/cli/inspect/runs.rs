@@ -1,4 +1,4 @@
-//! What one run of a stream holds, counted message by message.
+//! The summary of one run of a stream, updated message by message.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::protocol::{CpythonMessage, Envelope, Message, RawColumns, decode_cpyt
 
 /// Gaps and errors that are listed; more are counted.
 const LISTED: usize = 100;
-/// Types of messages and reasons of loss that are told apart, and the bytes of each.
+/// Largest number of message types and loss reasons that are counted separately, and of the bytes of each.
 const NAMES: usize = 64;
 /// Bytes of text that count as one of what is kept.
 const TEXT_KEPT: usize = 64;
@@ -412,7 +412,7 @@ impl RunSummary {
     fn error(&mut self, number: u64, error: ErrorMessage) {
         self.error_count += 1;
         if error.fatal && self.state.fatal.is_none() {
-            let fault = format!("the stream tells of an error: {}", quoted(&error.detail));
+            let fault = format!("the stream reports an error: {}", quoted(&error.detail));
             self.state.fatal = Some(Error::stream(fault).at(Position::Line(number)));
         }
         if self.errors.len() < LISTED {
@@ -454,7 +454,7 @@ impl RunSummary {
         Ok(())
     }
 
-    /// Adds up what is known only now, and tells what is wrong.
+    /// Adds up what is known only now, and returns what is wrong.
     pub fn finish(&mut self) -> Vec<Error> {
         let RunState { threads, order, meta_span, .. } = &self.state;
         let mut span = *meta_span;
@@ -511,7 +511,7 @@ impl RunSummary {
         let no_end_wanted =
             self.facts.stream_types.as_ref().is_some_and(|types| types.iter().any(|name| name == "-end"));
         if !self.ended && !no_end_wanted {
-            tell("no end message: it was cut off, or is not over yet".to_string(), None);
+            tell("no end message: the stream was cut off or is still being written".to_string(), None);
         }
         if self.complete == Some(false) {
             tell("its end message says that it is not complete".to_string(), None);
@@ -523,10 +523,7 @@ impl RunSummary {
     pub fn unknown_types(&self) -> Option<String> {
         let RunState { unknown, first_unknown, .. } = self.state;
         (unknown > 0).then(|| {
-            format!(
-                "{} of unknown type passed over (line {first_unknown} first)",
-                counted(unknown, "message")
-            )
+            format!("{} of unknown type skipped (line {first_unknown} first)", counted(unknown, "message"))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What a stream holds: its runs, told apart by `run_id`, and what is wrong with its lines.
+//! The report on a stream: its runs, by `run_id`, and the faults of its lines.
 
 use std::io::BufRead;
 
@@ -139,7 +139,7 @@ impl Stream {
         index
     }
 
-    /// The report, and the faults that it tells of, as errors.
+    /// The report, and its faults as errors.
     fn finish(
         mut self,
         packing: Option<&'static str>,
@@ -161,7 +161,7 @@ impl Stream {
         }
         if let Some((length, fault)) = &self.torn {
             let what =
-                Error::stream(format!("the last line is torn: {length} bytes that are no whole message"));
+                Error::stream(format!("the last line is torn: {length} bytes that are not a whole message"));
             faults.push(match fault.position() {
                 Some(line) => what.at(line),
                 None => what,
@@ -187,7 +187,7 @@ impl Stream {
         let Some(fault) = self.damaged.map(|damaged| damaged.first).or(torn) else {
             return broken.unwrap_or_else(|| Error::stream("no message at all"));
         };
-        let error = Error::stream(format!("JSON, but no stream: {}", fault.detail()));
+        let error = Error::stream(format!("JSON, but not a stream: {}", fault.detail()));
         match fault.position() {
             Some(line) => error.at(line),
             None => error,

@@ -1,4 +1,4 @@
-//! Lines for people: `key: value`, aligned, a section at a time.
+//! Text layout of reports: aligned `key: value` rows in sections.
 
 use std::fmt::Write;
 

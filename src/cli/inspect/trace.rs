@@ -1,4 +1,4 @@
-//! What a trace of LMCache holds.
+//! The report on an LMCache trace.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! A file or a pipe that another thread writes to, in parallel with the one that makes the bytes.
+//! A file or pipe that a background thread writes to.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ const BLOCK: usize = 128 * 1024;
 /// Blocks that may wait for the thread.
 const AHEAD: usize = 4;
 
-/// Writes to a file in order. An error is told by a later call than the one that is the cause.
+/// Writes to a file in order. An error is returned by a later call than its cause.
 pub(crate) struct BackgroundWriter {
     block: Vec<u8>,
     state: WriterState,

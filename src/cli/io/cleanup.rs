@@ -1,4 +1,4 @@
-//! What a process leaves behind if it ends too early: files in the making, and the names of sockets.
+//! Removes unfinished files and socket names when a process ends early.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ pub fn remove_unfinished_files() {
     let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     // A folder was made before what is in it.
     for path in paths.drain(..).rev() {
-        // What cannot be removed stays; nobody is there to be told.
+        // What cannot be removed stays; there is nobody to report it to.
         let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
     }
 }
@@ -229,7 +229,7 @@ fn aside() -> io::Result<File> {
     tempfile::tempfile().map_err(|error| {
         let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         let folder = std::env::temp_dir();
-        io::Error::new(error.kind(), format!("no temporary file in {}: {why}", folder.display()))
+        io::Error::new(error.kind(), format!("cannot create a temporary file in {}: {why}", folder.display()))
     })
 }
 
@@ -264,7 +264,7 @@ fn is_replaceable(_: &File, _: &Path) -> bool {
     true
 }
 
-/// Has a file in the making belong to whom the one belongs that it replaces, with the same permissions, but never
+/// Gives a file in the making the owner and permissions of the file that it replaces, but never
 /// those of who runs it (setuid).
 #[cfg(unix)]
 fn adopt(file: &File, there: &File) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Until when what is written may wait for whoever takes it.
+//! Deadlines for blocked writes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! A file in its place that grows while others read it, keep it short (logrotate) or take it away.
+//! An output file that grows in place, and that other programs may truncate (logrotate) or remove meanwhile.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};

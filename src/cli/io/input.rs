@@ -1,4 +1,4 @@
-//! Where bytes come from.
+//! Inputs: files, pipes, standard input and sockets, unpacked where they are compressed.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -223,7 +223,7 @@ impl Read for Piped {
             self.pull()?;
         }
         let Some(from) = self.at.checked_sub(self.start) else {
-            return Err(io::Error::other("a place in a pipe that was given up"));
+            return Err(io::Error::other("the cursor of an abandoned pipe"));
         };
         self.kept.seek(SeekFrom::Start(from))?;
         let n = self.kept.read(buffer)?;
@@ -271,7 +271,7 @@ pub fn unpacked(mut reader: Box<dyn BufRead>) -> Result<Box<dyn BufRead>> {
 /// How a stream may be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// zstd, a frame that is passed over first or not.
+    /// zstd, a frame that is skipped first or not.
     Zstd,
     /// gzip.
     Gzip,
@@ -311,7 +311,7 @@ impl BufRead for Counted {
 
 /// The error of packed data after which something else comes, from byte `at` of the packed file on.
 fn trailing(at: u64, part: &str) -> io::Error {
-    let fault = format!("trailing data at byte {at} of the packed file, which is no {part}");
+    let fault = format!("trailing data at byte {at} of the packed file, which is not a {part}");
     io::Error::new(io::ErrorKind::InvalidData, fault)
 }
 

@@ -1,5 +1,5 @@
-//! Who writes to a file: one process at a time, by a lock that goes with the process and with the file,
-//! whatever that is called.
+//! Output locks: one process at a time writes to a file. The lock belongs to the process and to the file itself,
+//! whatever its name.
 
 use std::fs::{self, File};
 use std::io;

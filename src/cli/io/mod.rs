@@ -1,4 +1,4 @@
-//! Files, pipes and standard streams: what they are, and how they are read and written.
+//! Files, pipes and standard streams.
 
 pub(crate) mod background;
 pub(crate) mod cleanup;

@@ -1,4 +1,4 @@
-//! What a name leads to: the path behind its links, or a descriptor that is open already.
+//! Resolves an output name: the path after all symbolic links, or an open descriptor.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -72,7 +72,7 @@ fn descriptor(folder: &Path, name: &OsStr) -> Option<Named> {
     Some(if is_own { Named::Descriptor(at, number) } else { Named::Foreign(at) })
 }
 
-/// The kernel's rule (protected_symlinks), for those whom it does not keep to it: in a folder where everybody may
+/// The kernel's rule (protected_symlinks), for systems that do not enforce it: in a folder where everybody may
 /// make links and nobody may take away another's, only one's own links and those of the folder's owner are
 /// followed.
 #[cfg(unix)]
@@ -83,7 +83,8 @@ fn check_link(folder: &Path, link: &Path) -> io::Result<()> {
     let is_shared = folder.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
     let is_trusted = [rustix::process::geteuid().as_raw(), folder.uid()].contains(&link.uid());
     if is_shared && !is_trusted {
-        let fault = "it is a link of somebody else in a folder that is open to all, and not followed";
+        let fault =
+            "it is a link of another user in a folder that all users can write to, and is not followed";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, fault));
     }
     Ok(())
@@ -103,7 +104,7 @@ pub fn leads_to(path: &Path) -> io::Result<PathBuf> {
     match Named::of(path)? {
         Named::Path(path) => Ok(path),
         Named::Descriptor(..) | Named::Foreign(_) => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is an open descriptor, and no file"))
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is an open descriptor, not a file"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where bytes go: an open target.
+//! Open outputs.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -417,7 +417,7 @@ fn write_until(file: &mut File, bytes: &[u8], limit: &Deadline) -> io::Result<us
     loop {
         match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&pause)) {
             Ok(0) if limit.has_passed() => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody takes what is written"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads what is written"));
             }
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return file.write(&bytes[..bytes.len().min(PIECE)]),

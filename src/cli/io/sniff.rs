@@ -1,4 +1,4 @@
-//! What an input is, by its first bytes: a stream, packed or not, or a profile.
+//! Detects the kind of an input by its first bytes: a stream, compressed or not, or a profile.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -77,7 +77,7 @@ pub(crate) fn sniff(input: &Input) -> Result<Sniffed> {
 /// The lines of an input that is to be a stream.
 pub(crate) struct StreamLines {
     pub reader: Box<dyn BufRead>,
-    /// What the input is if none of its lines is a message. Its start may be torn, so that only its end tells.
+    /// What the input is if none of its lines is a message. Its start may be torn, so only its end decides.
     pub other: Option<&'static str>,
 }
 
@@ -91,26 +91,27 @@ pub(crate) fn stream_lines(input: &Input) -> Result<StreamLines> {
         Sniffed::Stream { reader, .. } => return Ok(StreamLines { reader, other: None }),
         Sniffed::Profile(source) => BufReader::new(source),
         Sniffed::Trace(_) => {
-            return Err(no_stream("a trace of LMCache").hint("from-bin makes a stream of it"));
+            return Err(no_stream("a trace of LMCache").hint("from-bin converts it to a stream"));
         }
         Sniffed::Packed(start) => {
             let what = known(&start).unwrap_or("a packed file");
-            let what = format!("{what} that holds no stream");
-            return Err(Error::stream(what).hint("unpack it first, and see with inspect what it holds"));
+            let what = format!("{what} without a stream in it");
+            return Err(Error::stream(what).hint("unpack it first; inspect then shows what it holds"));
         }
     };
     let start = source.fill_buf()?;
     let is_zeros = start.len() >= HEADER_LEN as usize && start.iter().all(|byte| *byte == 0);
     if is_profile(start) {
-        Err(no_stream("a binary profile").hint("from-bin makes a stream of it"))
+        Err(no_stream("a binary profile").hint("from-bin converts it to a stream"))
     } else if is_zeros {
-        Err(no_stream("zeros, as of a recording that was cut off").hint("recover may save its samples"))
+        Err(no_stream("only zeros, such as a recording that was cut off")
+            .hint("recover may save its samples"))
     } else if let Some(what) = known(start) {
         Err(no_stream(what))
     } else if begins_an_array(start) {
         Err(no_stream("a JSON array").hint(LINES_OF_ARRAY))
     } else if start.is_empty() {
-        Err(Error::stream("an empty input: the stream holds no message"))
+        Err(Error::stream("an empty input: the stream has no message"))
     } else {
         // Lines, whatever they say.
         let other = Some(other_than_stream(start));
@@ -125,7 +126,7 @@ fn other_than_stream(start: &[u8]) -> &'static str {
     match text.first() {
         None => "blank lines",
         _ if !text.iter().all(shown) => "binary data",
-        Some(b'[' | b'{') => "JSON, but no lines of objects",
+        Some(b'[' | b'{') => "JSON, but not one object per line",
         _ => "a text file",
     }
 }

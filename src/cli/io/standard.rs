@@ -1,8 +1,8 @@
-//! Standard input and output, as the process was given them.
+//! Standard input and output, as the process inherited them.
 //!
 //! Rust's runtime opens `/dev/null` in the place of a standard stream that is closed (rust#88825), and std's own
 //! handle takes what is written to a stream that is not open for writing: both would lose all of it without a
-//! word. An inherited `/dev/null` is right, and nothing tells it from that one once the runtime has begun, so
+//! word. An inherited `/dev/null` is legitimate, and cannot be distinguished from that one once the runtime has begun, so
 //! what is closed is noted before (see `main.rs`).
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Where output is to go, by name.
+//! Output targets as named in arguments.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -46,12 +46,12 @@ impl Target {
     /// A name that promises what is not done.
     pub fn of_file(path: PathBuf) -> Result<Target> {
         if let Some(ending) = unkept_promise(&path) {
-            let fault = format!("the name ends in .{ending}, and nothing is packed so here");
-            return Err(Error::usage(fault)
-                .within(&path.display().to_string())
-                .hint("a name that ends in .zst is packed with zstd; for others pipe the output on"));
+            let fault = format!("the name ends in .{ending}, which is not supported");
+            return Err(Error::usage(fault).within(&path.display().to_string()).hint(
+                "a name that ends in .zst is compressed with zstd; for other formats pipe the output",
+            ));
         }
-        // What cannot be followed is told when it is opened.
+        // What cannot be followed is reported when it is opened.
         let is_standard = matches!(Named::of(&path), Ok(Named::Descriptor(_, 1)));
         Ok(if is_standard { Target::Standard } else { Target::File(path) })
     }
@@ -125,7 +125,7 @@ impl Target {
     pub fn open(&self) -> Result<Output> {
         match self {
             Target::Standard => Output::standard(),
-            Target::Socket(..) => Err(Error::usage("a socket has readers, and is no file")),
+            Target::Socket(..) => Err(Error::usage("a socket is not a file")),
             Target::File(path) => match place_of(path)? {
                 #[cfg(unix)]
                 Destination::Special(pipe) if is_pipe(&pipe.metadata()?) => {
@@ -150,7 +150,7 @@ fn place_of(path: &Path) -> Result<Destination> {
         Ok(there) => Some(there),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) if is_socket(&path) => {
-            return Err(Error::from(error).hint("a socket is written unix:PATH"));
+            return Err(Error::from(error).hint("write a socket as unix:PATH"));
         }
         Err(error) => return Err(error.into()),
     };

@@ -1,4 +1,4 @@
-//! What an argument names: a file, standard input or output, or somebody at the other end of a socket.
+//! Addresses in arguments: a file, a standard stream, or a socket to listen on or connect to.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -77,10 +77,10 @@ impl Address {
                 let path = if path.starts_with('/') { path.to_string() } else { format!("/{path}") };
                 socket(Transport::Web(Host::parse(scheme, host, is_url.then_some(80))?, path), listens)
             }
-            "wss" => Err(Error::usage(format!("'{text}': there is no TLS here"))
-                .hint("let a proxy do it, and connect to that: see the README")),
+            "wss" => Err(Error::usage(format!("'{text}': TLS is not supported"))
+                .hint("use a proxy for it and connect to that")),
             _ if is_scheme(scheme) && !argument.exists() => {
-                Err(Error::usage(format!("'{text}': the scheme '{scheme}:' is not known")).hint(
+                Err(Error::usage(format!("'{text}': unknown scheme '{scheme}:'")).hint(
                     "known: file: unix: unix-listen: tcp: tcp-listen: ws: ws-listen:; a file of that name \
                      is written ./NAME or file:NAME",
                 ))
@@ -98,8 +98,10 @@ fn is_scheme(text: &str) -> bool {
 impl Host {
     fn parse(scheme: &str, text: &str, usual_port: Option<u16>) -> Result<Host> {
         let fault = || {
-            Error::usage(format!("'{scheme}:{text}' is no address; write it like {scheme}:127.0.0.1:4000"))
-                .hint("an address of IPv6 stands in brackets: [::1]:4000")
+            Error::usage(format!(
+                "'{scheme}:{text}' is not an address; write it like {scheme}:127.0.0.1:4000"
+            ))
+            .hint("write an IPv6 address in brackets: [::1]:4000")
         };
         let (name, port) = match (text.rsplit_once(':'), usual_port) {
             _ if text.starts_with('[') => {
@@ -220,11 +222,11 @@ mod tests {
         for text in
             ["tcp:", "tcp:h:", "tcp:h:65536", "tcp:h:+1", "tcp:::1:80", "tcp:[::1]", "tcp:a b:1", "ws:h"]
         {
-            assert!(told(text).contains("is no address"), "{text}: {}", told(text));
+            assert!(told(text).contains("is not an address"), "{text}: {}", told(text));
         }
-        assert!(told("udp:h:1").contains("the scheme 'udp:' is not known"));
-        assert!(told("https://h/").contains("the scheme 'https:' is not known"));
-        assert!(told("wss://h/").contains("no TLS"));
+        assert!(told("udp:h:1").contains("unknown scheme 'udp:'"));
+        assert!(told("https://h/").contains("unknown scheme 'https:'"));
+        assert!(told("wss://h/").contains("TLS is not supported"));
         assert!(told("unix:").contains("names no socket"));
     }
 

@@ -1,4 +1,4 @@
-//! Why a connection has nothing more to say.
+//! Reasons for the end of a connection.
 
 /// Why nothing more comes from somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

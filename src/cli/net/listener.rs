@@ -1,4 +1,4 @@
-//! Where others connect: each is greeted in parallel, so that one who says nothing keeps nobody else out.
+//! Listening sockets. Handshakes run in parallel, so that a silent client does not keep others out.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead};
@@ -110,7 +110,7 @@ impl Acceptor {
                 Err(error) => Err(error),
             };
             if let Err(error) = accept_all {
-                self.refused(Refusal::System, &format!("nobody could be let in: {error}"));
+                self.refused(Refusal::System, &format!("no connection can be accepted: {error}"));
                 thread::sleep(PAUSE);
             }
         }
@@ -141,7 +141,7 @@ impl Acceptor {
             match peer {
                 Ok(peer) => admit(peer, &from),
                 Err(error) => {
-                    acceptor.refused(Refusal::Handshake, &format!("{from} is not let in: {error}"));
+                    acceptor.refused(Refusal::Handshake, &format!("{from} is refused: {error}"));
                 }
             }
         };
@@ -209,9 +209,8 @@ impl Network {
             match begun {
                 // One that comes after the first has nobody to take it.
                 Ok((true, source)) => drop(sender.send(source)),
-                Ok((false, _)) => {
-                    known.refused(Refusal::Left, &format!("{from} left before it sent anything"))
-                }
+                Ok((false, _)) => known
+                    .refused(Refusal::Left, &format!("{from} closed the connection before it sent anything")),
                 Err(error) => known.refused(Refusal::Left, &format!("{from} sent nothing: {error}")),
             }
         })?;

@@ -1,4 +1,4 @@
-//! What every socket has to know: the token, and whom to report to.
+//! The access token, and where sockets report events.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum Notice<'a> {
 /// What every socket has to know.
 #[derive(Clone)]
 pub struct Network {
-    /// Asked of who connects by TCP, and sent to whom is connected to.
+    /// Required from clients that connect by TCP, and sent on outgoing connections.
     pub token: Option<Token>,
     /// Told what happens.
     pub notice: Arc<dyn Fn(Notice<'_>) + Send + Sync>,
@@ -35,8 +35,10 @@ impl Network {
         if self.token.is_none()
             && address.is_open_to_others().map_err(|error| error.within(&address.to_string()))?
         {
-            return Err(Error::usage(format!("{address} is open to other machines, so it needs a token"))
-                .hint("give one with --token-file, or listen on 127.0.0.1 or a unix socket"));
+            return Err(Error::usage(format!(
+                "{address} can be reached from other machines, so it needs a token"
+            ))
+            .hint("give one with --token-file, or listen on 127.0.0.1 or a unix socket"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, once both have said what has to be said first.
+//! A connection after its handshake.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -86,7 +86,7 @@ impl Handshaker {
             Transport::Tcp(_) => {
                 let is_right = self.token.as_ref().map_or(Ok(true), |token| token.is_sent(&mut socket));
                 if !is_right.map_err(in_time)? {
-                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, "no token, or a wrong one"));
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, "missing or wrong token"));
                 }
                 socket.clear_deadline()?;
                 Peer::Plain(socket.socket)
@@ -137,7 +137,8 @@ impl Peer {
     /// Turns it away.
     pub fn turn_away(self) {
         if let Peer::Web { web, is_server } = self {
-            let frame = Frames::new(is_server, false).of_close(CloseCode::Again, "enough readers are there");
+            let frame =
+                Frames::new(is_server, false).of_close(CloseCode::Again, "the limit of readers is reached");
             let mut socket = web.into_inner().socket;
             // Who has gone needs no reason.
             let _ = frame.and_then(|frame| socket.write_all(&frame));
@@ -145,7 +146,7 @@ impl Peer {
     }
 
     /// Where messages for it go, as lines of text or as they are. A write of which nothing goes for `stall` fails.
-    /// What it says is passed over meanwhile; what has to be answered goes to `replies`, and `heard` is told when
+    /// What it says is skipped meanwhile; what has to be answered goes to `replies`, and `heard` is called when
     /// nothing more comes.
     pub fn wire(
         self,
@@ -178,7 +179,7 @@ impl Peer {
     }
 }
 
-/// Reads what the other end says and passes over it, until nothing more can come or go; `quiet` is told when it
+/// Reads what the other end says and passes over it, until nothing more can come or go; `quiet` is called when it
 /// has nothing more to say, after which it may listen all the same.
 fn drain_inbound(mut inbound: Socket, quiet: impl FnOnce()) -> Disconnect {
     let mut budget = Budget::new(INBOUND);
@@ -196,7 +197,7 @@ fn drain_inbound(mut inbound: Socket, quiet: impl FnOnce()) -> Disconnect {
     if inbound.wait_for_hang_up() { Disconnect::Broken } else { Disconnect::Closed }
 }
 
-/// What is heard of somebody to whom messages go.
+/// What is received from a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// It says nothing more, and may have gone or listen all the same.

@@ -1,5 +1,5 @@
-//! What waits for one reader, bounded in bytes: when it is full, the oldest goes that may go, and what
-//! went stays in its place as a note of the loss.
+//! A bounded queue of one subscriber: when full, it drops the oldest droppable messages and records the gap in their
+//! place.
 //!
 //! A message is a text and a few plain numbers about it; what it says is its maker's affair.
 
@@ -38,7 +38,7 @@ pub struct Item {
     pub in_batch: bool,
     /// Samples in it, if it holds samples.
     pub samples: Option<u64>,
-    /// The time that it tells of.
+    /// The time that it reports.
     pub span: Option<TimeSpan>,
     /// The message, as it goes out.
     pub text: Box<[u8]>,
@@ -159,7 +159,7 @@ pub struct RunLosses {
 pub enum Entry {
     /// A message.
     Item(Arc<Item>),
-    /// Messages that it does not get, and has to be told of.
+    /// Messages that it does not receive, to be reported to it.
     Lost(LostMessages),
     /// What of a run went before the reader came.
     Missed {

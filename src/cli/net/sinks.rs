@@ -1,5 +1,5 @@
-//! A live stream for any number of readers, each with a queue of its own: the one who makes it waits for
-//! none of them, unless it was told to.
+//! Fans a live stream out to any number of subscribers, each with its own queue. The producer waits for none of them
+//! unless asked to.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -57,7 +57,7 @@ pub struct SinkOptions {
 /// Where a live stream goes.
 pub struct Sinks {
     hub: Arc<Hub>,
-    /// Readers whom an argument named: what they do not get is missing from what was asked for.
+    /// Readers that an argument names: what they do not receive counts as lost.
     outgoing: Vec<Arc<Subscriber>>,
     /// Whether others may come.
     listens: bool,
@@ -269,7 +269,7 @@ impl Sinks {
     }
 
     /// Ends the stream: hands over what waits, to each reader as long as it takes something now and then.
-    /// Returns what is missing: what those did not get whom an argument named, who was cut off although the stream
+    /// Returns what is missing: what readers that an argument names did not receive, who was cut off although the stream
     /// waits for its readers, and that there was no reader who got all.
     pub fn finish(mut self) -> Vec<Undelivered> {
         if self.hub.options.wait > 0 {
@@ -317,7 +317,7 @@ impl Sinks {
             && lacking.is_empty()
             && !subscribers.iter().any(|subscriber| subscriber.has_all())
         {
-            let what = format!("none of {served} that came has got all");
+            let what = format!("none of {served} that connected received everything");
             lacking.push(Undelivered { name: "readers".to_string(), what });
         }
         lacking
@@ -344,7 +344,7 @@ impl Opening {
 }
 
 impl HubState {
-    /// Notes a message as sent, and tells what of its run came before it.
+    /// Notes a message as sent, and returns the state of its run before it.
     fn numbered(&mut self, item: Item) -> Numbered {
         let item = Arc::new(item);
         let sent = self.runs.entry(Arc::clone(&item.run)).or_default();
@@ -405,7 +405,8 @@ impl Hub {
         }
         if !state.has_room(self.options.subscribers) {
             drop(state);
-            acceptor.refused(Refusal::Full, &format!("{from} is not let in: enough readers are there"));
+            acceptor
+                .refused(Refusal::Full, &format!("{from} is turned away: the limit of readers is reached"));
             return peer.turn_away();
         }
         let subscriber =
@@ -419,13 +420,15 @@ impl Hub {
         let (waiting, stall) = (subscriber.waiting(), self.options.stall);
         let (why, is_cut_off) = match ended {
             Ended::Broken(error) if is_stall(&error) => (format!("took nothing for {stall:?}"), true),
-            Ended::HungUp(HangUp::Full) => ("lets too much wait that cannot be dropped".to_string(), true),
+            Ended::HungUp(HangUp::Full) => {
+                ("leaves too much waiting that cannot be dropped".to_string(), true)
+            }
             Ended::HungUp(HangUp::Disconnected(Disconnect::Flooding)) => ("says too much".to_string(), false),
             ended => {
                 subscriber.give_up();
                 return match ended {
                     Ended::NoThread(error) => {
-                        acceptor.refused(Refusal::System, &format!("{from} is not let in: {error}"));
+                        acceptor.refused(Refusal::System, &format!("{from} is refused: {error}"));
                     }
                     Ended::Whole if subscriber.lost().messages > 0 => {
                         self.trouble(

@@ -1,4 +1,4 @@
-//! Sockets of both kinds, as one.
+//! TCP and Unix sockets behind one type.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -169,10 +169,10 @@ impl Listener {
         });
         listening.map_err(|fault| match fault {
             BindFault::NoSocket => {
-                Error::usage(format!("{} is there already, and no socket", path.display()))
+                Error::usage(format!("{} exists already and is not a socket", path.display()))
             }
             BindFault::Living => {
-                let fault = format!("{} is a socket that somebody listens on", path.display());
+                let fault = format!("another process listens on {}", path.display());
                 Error::from(io::Error::new(io::ErrorKind::AddrInUse, fault))
             }
             BindFault::Io(error) => error.into(),
@@ -283,7 +283,7 @@ impl From<io::Error> for BindFault {
 
 #[cfg(unix)]
 impl PrivateListener {
-    /// Makes it, in the place of one that was left behind by somebody who is gone.
+    /// Creates the socket, replacing one that a process which is gone has left.
     ///
     /// # Errors
     ///
@@ -343,5 +343,5 @@ impl Drop for PrivateListener {
 
 #[cfg(not(unix))]
 fn no_unix() -> Error {
-    Error::usage("there are no unix sockets on this system")
+    Error::usage("unix sockets are not supported on this system")
 }

@@ -1,4 +1,4 @@
-//! One reader of a live stream: its queue, and the thread that empties it.
+//! One subscriber of a live stream: its queue, and the thread that sends from it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ use crate::cli::net::queue::{Amount, Entry, Item, LossTotals, LostMessages, Numb
 /// Answers to a reader that may wait: more are asked for than taken.
 const REPLIES: usize = 64;
 
-/// How long it takes to hear that one has gone to whom something was sent.
+/// How long it may take to notice that a subscriber is gone after something was sent to it.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// Something that was asked for and is not where it was to be.
@@ -28,7 +28,7 @@ pub struct Undelivered {
 
 /// What is said to a reader that the maker of the messages has to word.
 pub trait LossFormatter: Send + Sync {
-    /// The message that tells of a loss; its number is that of the last message that is lost. Empty where the
+    /// The message that reports a loss; its number is that of the last message that is lost. Empty where the
     /// reader finds out by itself.
     fn loss(&self, lost: &LostMessages) -> Vec<u8>;
 
@@ -97,7 +97,7 @@ pub(crate) enum HangUp {
 }
 
 impl Subscriber {
-    /// A reader whom an argument names.
+    /// A reader that an argument names.
     pub fn outgoing(name: String, limit: usize) -> Self {
         Subscriber::new(name, true, limit, false)
     }
@@ -205,8 +205,8 @@ impl Subscriber {
         let samples = samples.map_or(String::new(), |samples| format!(" with {samples} samples"));
         let what = match messages {
             0 if !self.is_doubtful() && (self.is_whole() || self.moved() == 0) => return None,
-            0 => "the connection broke: not all may have got there".to_string(),
-            _ => format!("{messages} messages{samples} did not get there"),
+            0 => "the connection broke: some messages may not have arrived".to_string(),
+            _ => format!("{messages} messages{samples} did not arrive"),
         };
         Some(Undelivered { name: self.name.clone(), what })
     }

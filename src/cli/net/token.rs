@@ -1,4 +1,4 @@
-//! The secret that the two ends of a connection share.
+//! The shared secret that authenticates a connection.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -30,8 +30,7 @@ impl Token {
         let text = text.trim_end_matches(['\r', '\n']);
         let is_fit = (1..=TOKEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_fit {
-            let fault =
-                format!("a token is 1 to {TOKEN} characters of ASCII without blanks; this one is not");
+            let fault = format!("a token must have 1 to {TOKEN} ASCII characters and no blanks");
             return Err(Error::usage(fault));
         }
         Ok(Token(text.to_string()))

@@ -1,4 +1,4 @@
-//! Web sockets: how a connection becomes one, and lines as its text frames.
+//! WebSockets: the HTTP upgrade, and messages as text or binary frames.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{IpAddr, Shutdown};
@@ -156,7 +156,7 @@ fn answer(socket: &mut Socket, status: StatusCode, is_head: bool) -> io::Result<
     if is_head { Ok(()) } else { socket.write_all(text.as_bytes()) }
 }
 
-/// Lets an answer be read: what comes meanwhile is passed over, or the connection would break with it.
+/// Lets an answer be read: what comes meanwhile is skipped, or the connection would break with it.
 fn part(socket: &mut Socket) -> io::Result<()> {
     socket.shutdown(Shutdown::Write);
     let until = Instant::now() + PARTING;

@@ -1,4 +1,4 @@
-//! A stream in the making, or chunks of a profile, handed on to readers as whole messages.
+//! Splits a stream or a chunked profile into whole messages for subscribers.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Sinks for nobody yet. A stream that `is_live` waits for no reader unless it was told to.
+    /// Sinks for nobody yet. A stream that `is_live` waits for no reader unless asked to.
     /// For it the oldest is dropped of what a slow reader has not taken; any other waits for its readers.
     pub fn new(args: &Args, network: Network, format: Format, is_live: bool, limit: Deadline) -> Self {
         let options = SinkOptions {
@@ -111,7 +111,7 @@ impl Live {
     }
 
     fn line(&mut self, line: &[u8]) -> io::Result<()> {
-        let head = Head::of(line).ok_or_else(|| io::Error::other("a line that is no message"))?;
+        let head = Head::of(line).ok_or_else(|| io::Error::other("a line that is not a message"))?;
         let end = head.start_usec.zip(head.duration_usec).map(|(start, length)| start.saturating_add(length));
         if let Some(messages) = head.messages {
             self.due = messages;

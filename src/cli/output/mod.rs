@@ -1,4 +1,4 @@
-//! Where a stream or a profile goes: files, pipes and subscribers together.
+//! The outputs of a command: files, pipes and subscribers together.
 
 pub(crate) mod live;
 pub(crate) mod outputs;

@@ -1,4 +1,4 @@
-//! Where a stream goes: files and pipes, which are written to, and readers, who are served.
+//! The outputs of a stream: files and pipes that are written to, and subscribers that are served.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::format::ChunkInfo;
 use crate::protocol::{MessageType, StreamTypes, ToMsgpack};
 
 /// The hint where a target fails and others do not.
-const CONTINUES: &str = "the others go on without it";
+const CONTINUES: &str = "the other targets go on";
 
 /// Every target of one stream, open.
 pub(crate) struct Outputs {
@@ -51,7 +51,7 @@ pub(crate) fn targets(arguments: &[PathBuf], inputs: &[Input], network: &Network
     for (at, target) in targets.iter().enumerate() {
         target.check_apart_from(inputs)?;
         if targets[..at].iter().any(|earlier| earlier.is_same_place(target)) {
-            return Err(Error::usage(format!("{} is a target twice", target.name())));
+            return Err(Error::usage(format!("{} is given twice as a target", target.name())));
         }
     }
     Ok(targets)
@@ -77,14 +77,14 @@ pub(crate) fn check_for_subscribers(
     let fault = match (format, schema) {
         (Format::Binary, _) => return Ok(()),
         (_, Schema::Cpython) => "CPython's JSON Lines go to files and pipes, not to sockets",
-        _ if is_without_meta => "meta cannot be left out for readers that may come late or lose something",
+        _ if is_without_meta => "meta cannot be left out for readers that may connect late or lose messages",
         _ => return Ok(()),
     };
     Err(Error::usage(fault))
 }
 
 impl Outputs {
-    /// Opens the targets. A stream that `is_live` waits for no reader unless it was told to. One that has a limit
+    /// Opens the targets. A stream that `is_live` waits for no reader unless asked to. One that has a limit
     /// waits for nobody once that is over, and goes on as long as there is a target that can be written to.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Outputs {
         self.failed.as_deref()
     }
 
-    /// An error of writing, told of the target that it is of.
+    /// A write error, with the name of its target.
     pub fn named(&self, error: Error) -> Error {
         let first = self.outputs.first().map_or(self.live_name.as_str(), |(name, _)| name);
         error.within(self.failed().unwrap_or(first))
@@ -230,7 +230,7 @@ impl Outputs {
     /// What is in a file of a target that failed ends where it was whole.
     fn note_what_is_left(&self, name: &str, output: &Output) {
         if output.is_published() {
-            self.messages.note(name, "it ends with the last batch that is whole");
+            self.messages.note(name, "it ends with the last complete batch");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where one profile goes: a file or a pipe, which is written to, or readers, who are served.
+//! The output of a profile: a file or pipe that is written to, or subscribers that are served.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -43,7 +43,7 @@ impl ProfileOutlet {
         let place = match target {
             Target::Socket(..) if !is_framed && args.drop_policy == Some(DropPolicy::Oldest) => {
                 return Err(Error::usage(
-                    "nothing of a profile can be dropped, but for chunks: --format binary",
+                    "a profile in one piece cannot be dropped in part; --format binary sends chunks",
                 ));
             }
             Target::Socket(address, network) => {

@@ -313,10 +313,10 @@ def check(args, parser):
     if args.command not in ("run", "attach"):
         refuse(f"only run and attach can be recorded, not {args.command}")
     if args.format != "pstats" or args.outfile or args.browser:
-        refuse("the profiler's formats and its -o have no place behind --: "
+        refuse("the profiler's formats and its -o cannot be used after --: "
                "tachyon-jsonl's own -o, before it, says what is written")
     if args.live:
-        refuse("--live has no place behind --: what is recorded is live as it is")
+        refuse("--live cannot be used after --: a recording is live anyway")
     if args.async_aware:
         refuse("--async-aware cannot be recorded: CPython 3.15 has no binary form for it")
     args.format = "binary"

@@ -1,4 +1,4 @@
-//! The socket by which a recorder is told what to do: a line a command, a line of JSON an answer.
+//! The control socket of a recorder: one command a line, one line of JSON for each answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -42,7 +42,7 @@ impl Command {
             "status" => Ok(Command::Status),
             "stop" => Ok(Command::Stop),
             command => {
-                let unknown = || format!("'{command}' is none of: snapshot PATH [after 5s], status, stop");
+                let unknown = || format!("'{command}' is not one of: snapshot PATH [after 5s], status, stop");
                 let rest = command.strip_prefix("snapshot ").ok_or_else(unknown)?;
                 let (path, after) = if rest.starts_with('"') { quoted(rest) } else { bare(rest) }?;
                 let path = snapshot_path(Path::new(&path)).map_err(|error| error.detail().to_string())?;
@@ -55,7 +55,7 @@ impl Command {
 /// A path as a JSON string, and what stands after it.
 fn quoted(text: &str) -> Result<(String, Duration), String> {
     let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
-    let path = strings.next().and_then(Result::ok).ok_or_else(|| format!("{text} is no JSON string"))?;
+    let path = strings.next().and_then(Result::ok).ok_or_else(|| format!("{text} is not a JSON string"))?;
     let after = match &text[strings.byte_offset()..] {
         "" => Duration::ZERO,
         rest => match rest.strip_prefix(" after ") {
@@ -133,7 +133,7 @@ pub(crate) fn path_of(address: &str) -> Result<PathBuf> {
             Ok(path)
         }
         _ => Err(Error::usage(format!(
-            "--control '{address}' is no unix socket; write it like unix:/run/app.sock"
+            "--control '{address}' is not a unix socket; write it like unix:/run/app.sock"
         ))),
     }
 }
@@ -151,8 +151,8 @@ impl Control {
     /// A socket that cannot be made, or at which another recorder listens.
     pub fn listen(path: &Path, ask: impl Fn(Request) -> bool + Send + Sync + 'static) -> Result<Self> {
         let fault = |fault| match fault {
-            BindFault::Living => Error::usage("somebody listens there already"),
-            BindFault::NoSocket => Error::usage("there is something that is no socket"),
+            BindFault::Living => Error::usage("another process listens there already"),
+            BindFault::NoSocket => Error::usage("something that is not a socket exists there"),
             BindFault::Io(error) => error.into(),
         };
         let named = |error: Error| error.within(&path.display().to_string());

@@ -1,4 +1,4 @@
-//! The label that says what a process runs.
+//! The `command` label: how a process was started.
 
 use std::path::Path;
 

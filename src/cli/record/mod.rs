@@ -1,4 +1,4 @@
-//! `record`: CPython's profiler, run with a collector of ours, into streams and profiles while it samples.
+//! `record`: runs CPython's profiler with our collector and turns its parts into streams and profiles as it samples.
 
 mod control;
 mod label;
@@ -131,11 +131,11 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
 /// Refuses what has no place in framed chunks.
 fn check_binary(args: &Args) -> Result<()> {
     let fault = if args.stream_types.is_some() {
-        "chunks are no messages: --format binary has no place for --stream-types"
+        "--format binary writes chunks, not messages, and cannot be combined with --stream-types"
     } else if args.ring.is_some() {
         "a ring is in chunks anyway: --format binary is for streams"
     } else if args.profiler.iter().any(|arg| arg == "--subprocesses") {
-        "chunks of several processes in one stream could not be told apart by anybody: name files, or leave out --format binary"
+        "chunks of several processes in one stream cannot be told apart: name files, or leave out --format binary"
     } else {
         return Ok(());
     };
@@ -205,7 +205,7 @@ fn check_snapshot(path: &Path, ring_file: Option<&Path>) -> Result<()> {
     let folder = folder_of(path);
     match std::fs::metadata(folder) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Error::usage(format!("{} is no folder", folder.display())).within(&name)),
+        Ok(_) => Err(Error::usage(format!("{} is not a folder", folder.display())).within(&name)),
         Err(error) => Err(Error::from(error).within(&name)),
     }
 }
@@ -413,7 +413,7 @@ impl Recorder<'_> {
                     snapshots.want(Wanted { path, contents: ring.contents()?, reply: Some(reply) });
                     return Ok(());
                 }
-                _ => failed("there is no ring: record --ring"),
+                _ => failed("the recorder has no ring: record --ring"),
             },
         };
         // One who has gone needs no answer.

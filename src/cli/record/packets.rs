@@ -1,4 +1,4 @@
-//! What profilers say through their pipe.
+//! Messages from profilers through a shared pipe.
 //!
 //! Several processes write into one pipe, each message in packets that the system keeps whole: the process
 //! id as a u32, big-endian, then the length as another, whose highest bit is set in a message's last packet,
@@ -81,7 +81,7 @@ impl<R: Read> Packets<R> {
     ///
     /// # Errors
     ///
-    /// What is no packet or no message, after which nothing can be told apart.
+    /// Bytes that are not a packet or not a message; nothing after them can be separated.
     pub fn next(&mut self) -> Result<Option<(Profiler, ProfilerMessage)>> {
         loop {
             let mut head = [0; 8];

@@ -1,4 +1,4 @@
-//! CPython's profiler, as a process.
+//! CPython's profiler as a child process.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader};

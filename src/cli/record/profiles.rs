@@ -1,4 +1,4 @@
-//! The profiles that a recording goes to: one a process.
+//! The profiles that a recording writes, one for each process.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The runs of a recording, one a process, from the parts that its profiler hands over.
+//! The runs of a recording, one for each process, made from the parts that the profiler delivers.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -40,7 +40,7 @@ pub(crate) struct Recording<'a> {
     profiles: Option<Profiles>,
     pub ring: Option<Ring>,
     status: Status,
-    /// Of targets that failed, not told yet.
+    /// Errors of targets that failed, not reported yet.
     errors: Vec<Error>,
     /// Whether something is in a target.
     has_data: bool,
@@ -484,7 +484,7 @@ impl<'a> Recording<'a> {
     /// A recording in which there is nothing, and what cannot be written.
     pub fn finish(mut self, status: ExitStatus) -> Result<Status> {
         if self.chunks == 0 {
-            // It has told its help.
+            // It has printed its help.
             let is_done = self.first.is_none() && status.success();
             return match self.failure {
                 Some(failure) => Err(failure),

@@ -1,4 +1,4 @@
-//! The last chunks of a recording, within limits: in memory, or in a file that outlives the recorder.
+//! The last chunks of a recording, bounded by size and age: in memory, or in a file that outlives the recorder.
 
 use std::collections::VecDeque;
 use std::path::Path;

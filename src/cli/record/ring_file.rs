@@ -1,4 +1,4 @@
-//! The file of a ring, which outlives the recorder.
+//! A ring stored in a file, which outlives the recorder.
 //!
 //! It is written as any other, and not through a mapping: what a process has written is the system's and stays
 //! when the process is killed, just as with a mapping, and no page of it has to be trusted (`unsafe`). Only a
@@ -51,7 +51,7 @@ impl RingFile {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
             Err(_) => {
                 if !fs::metadata(&path)?.is_file() {
-                    return Err(Error::usage("there is something that is no file"));
+                    return Err(Error::usage("something that is not a file exists there"));
                 }
                 let found = options.open(&path)?;
                 take(&found, &path)?;
@@ -72,7 +72,7 @@ impl RingFile {
         let mut start = Vec::new();
         (&mut found).take(RING_START).read_to_end(&mut start)?;
         if !is_ring(&start) && !start.is_empty() {
-            return Err(Error::usage("there is a file that is no ring, and it is not written over"));
+            return Err(Error::usage("a file that is not a ring exists there and is not overwritten"));
         }
         if is_empty(&mut found)? {
             io::Seek::rewind(&mut found)?;
@@ -174,7 +174,7 @@ fn take(file: &File, path: &Path) -> Result<()> {
     if lock(file)? && is_at(file, path) { Ok(()) } else { Err(Error::usage("somebody records into it")) }
 }
 
-/// Gives an empty file its full size, so that a disk that is full tells so now; at once, where the file system can.
+/// Gives an empty file its full size, so that a full disk shows now; at once, where the file system can.
 fn fill(file: &mut File, size: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -272,7 +272,7 @@ mod tests {
             summary
         };
         assert_eq!(record(1), None);
-        // Until the first chunk comes nothing is changed, and nothing stays behind.
+        // Until the first chunk comes nothing is changed or left over.
         drop(RingFile::open(&path, SIZE).expect("a ring"));
         assert_eq!(names(&folder), ["ring"]);
         assert_eq!(record(2), Some(folder.path().join("ring.old")));
@@ -297,10 +297,10 @@ mod tests {
             Err(error) => error.to_string(),
         };
         fs::write(path("text"), "text").expect("writable");
-        assert!(refusal("text").contains("no ring"));
+        assert!(refusal("text").contains("not a ring"));
         assert_eq!(fs::read(path("text")).expect("there"), b"text");
         fs::create_dir(path("folder")).expect("writable");
-        assert!(refusal("folder").contains("no file"));
+        assert!(refusal("folder").contains("not a file"));
         fs::write(path("empty"), "").expect("writable");
         let _ring = RingFile::open(&path("empty"), SIZE).expect("an empty file holds nothing");
         assert!(refusal("empty").contains("somebody records into it"));

@@ -1,4 +1,4 @@
-//! How a recording is asked to end, which works also while its output is stuck.
+//! Stops a recording, also while its output is blocked.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Writes what a ring holds: one snapshot after the other, in parallel with the recording.
+//! Writes snapshots of a ring, one at a time, in parallel with the recording.
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Snapshots {
     }
 }
 
-/// Writes a snapshot and tells whether it could, and how it went.
+/// Writes a snapshot, and returns whether it could and how it went.
 fn answer(
     args: &Args,
     network: &Network,

@@ -1,4 +1,4 @@
-//! The stream of a recording, on its way to every target of its.
+//! The stream of a recording and its targets.
 
 use crate::cli::args::{Format, Record as Args};
 use crate::cli::exit::{Status, is_broken_pipe};

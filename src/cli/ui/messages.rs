@@ -1,4 +1,4 @@
-//! Messages to people, on standard error.
+//! Messages to the user on standard error.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! What people see: messages, signals, exit codes.
+//! Messages, signals and terminals.
 
 pub(crate) mod messages;
 pub(crate) mod signals;

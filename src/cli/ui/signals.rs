@@ -1,4 +1,4 @@
-//! What signals do, beyond what they do anyway.
+//! Signal handlers.
 
 use std::io::Result;
 
@@ -21,7 +21,7 @@ pub(crate) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> Result<()> 
     Ok(())
 }
 
-/// Whether the process was started with the signal ignored, where the system tells.
+/// Whether the process was started with the signal ignored, where the system says so.
 #[cfg(unix)]
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -38,13 +38,13 @@ pub(crate) fn on_snapshot(mut ask: impl FnMut() + Send + 'static) -> Result<()> 
     Ok(())
 }
 
-/// Leaves no unfinished file behind when the process is asked to end.
+/// Removes unfinished files when the process is asked to end.
 #[cfg(unix)]
 pub(crate) fn clean_up_on_stop() -> Result<()> {
     on_stop(end_now)
 }
 
-/// Ends the process as the signal does where nobody catches it, and leaves no unfinished file behind.
+/// Ends the process as the uncaught signal would, after removing unfinished files.
 #[cfg(unix)]
 pub(crate) fn end_now(signal: i32) {
     crate::cli::io::remove_unfinished_files();

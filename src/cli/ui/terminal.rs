@@ -1,4 +1,4 @@
-//! Standard output as text, and what of it and of messages may reach a terminal.
+//! Text on standard output, and the filter that keeps control characters off terminals.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};

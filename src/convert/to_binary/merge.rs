@@ -1,4 +1,4 @@
-//! The samples of `raw` messages in the order in which a profiler would have written them.
+//! Puts the samples of `raw` messages into the order in which a profiler would have written them.
 //!
 //! Samples go by their [`OrderKey`], then by the order of the group's threads. Where a sample repeats its
 //! thread's stack the order doesn't matter, so threads are followed one by one up to where
@@ -323,7 +323,7 @@ impl Merge {
     ) -> usize {
         let Cursor { message: columns, base, .. } = *cursor;
         self.frames.clear();
-        // Where the last stack is a node of this message, the nodes' common ancestor tells.
+        // Where the last stack is a node of this message, the nodes' common ancestor decides.
         if let Some(last) = cursor.node
             && self.deepest <= STACK_DEPTH
         {

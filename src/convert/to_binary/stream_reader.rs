@@ -1,4 +1,4 @@
-//! The lines of a stream, up to where samples go into a profile.
+//! Reads a stream for conversion to a profile, up to the samples of each group.
 
 use crate::convert::session::{Session, Step};
 use crate::convert::stream_definitions::Definitions;
@@ -193,10 +193,10 @@ impl StreamReader {
         }
         let mut tolerated = Vec::new();
         if self.unknown_types > 0 {
-            tolerated.push(format!("{} messages of unknown types were passed over", self.unknown_types));
+            tolerated.push(format!("{} messages of unknown types were skipped", self.unknown_types));
         }
         if let Some((_, line)) = self.cpython {
-            tolerated.push(format!("messages of CPython's own JSONL were passed over (line {line})"));
+            tolerated.push(format!("messages of CPython's own JSONL were skipped (line {line})"));
         }
         let statistics = ended.stats.map(Into::into);
         Ok(Ended { run, statistics, losses: ended.losses, tolerated })
@@ -237,7 +237,7 @@ fn facts_of(meta: &Meta, number: u64, session: &mut Session) -> RunFacts {
         let value = text.parse().ok();
         if value.is_none() {
             session.lose(
-                Error::stream(format!("the {what} '{}' has no place in a profile", quoted(text)))
+                Error::stream(format!("the {what} '{}' cannot be stored in a profile", quoted(text)))
                     .at(Position::Line(number)),
             );
         }

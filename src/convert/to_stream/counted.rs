@@ -1,4 +1,4 @@
-//! Counts that were made while a profile was opened, in the place of counting its samples.
+//! Counts made while a profile was opened, used in place of counting its samples again.
 
 use std::io::{Read, Seek, Write};
 

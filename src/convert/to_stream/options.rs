@@ -1,3 +1,5 @@
+//! Options for making a stream.
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

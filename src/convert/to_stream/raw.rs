@@ -1,4 +1,4 @@
-//! Samples of threads into the body of one `raw` message.
+//! Writes samples as the body of one `raw` message.
 
 use crate::convert::tree::{CallTree, ROOT};
 use crate::model::ThreadSamples;

@@ -1,4 +1,4 @@
-//! The raw messages of a run, made block by block, in parallel with the walk where there are threads for it.
+//! Makes the `raw` messages of a run block by block, in parallel with the walk where there are threads for it.
 //!
 //! A block is what the walk has cut off the queues: about as many samples as fit into a line. How many that
 //! are is known from blocks before; never from the last few, which may still be in the making. So the
@@ -60,7 +60,7 @@ struct Shape {
     limit: usize,
 }
 
-/// What a block tells of the next.
+/// What a block says about the size of the next.
 #[derive(Clone, Copy)]
 struct Fit {
     /// Samples that fit into a line.
@@ -132,7 +132,7 @@ pub(crate) struct Lines {
     pub ends: Vec<usize>,
     /// The frames of the lines' nodes, some more than once.
     pub frames: Vec<u32>,
-    /// What the block tells of the next, if it does.
+    /// What the block says about the size of the next, if anything.
     fit: Option<Fit>,
 }
 
@@ -192,7 +192,7 @@ impl RawLines {
         job.batch = batch;
         job.wanted = wanted;
         job.lines = self.spare_lines.pop().unwrap_or_default();
-        // The first tells at once how many samples fit, and is all of a short profile.
+        // The first block shows at once how many samples fit, and may be all of a short profile.
         let is_first = self.fits.is_empty();
         if is_first || buffer.slices().nth(THREADS_COPIED).is_some() || !self.has_workers() {
             self.maker.make(self.shape, batch, job.wanted, buffer, &mut job.lines);

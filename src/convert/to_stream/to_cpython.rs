@@ -1,4 +1,4 @@
-//! Profiles into CPython's own JSON Lines.
+//! Profile to CPython's own JSON Lines.
 
 use std::io::{Read, Seek, Write};
 
@@ -53,7 +53,7 @@ impl CpythonRun {
         FrameCounts::default().counting()
     }
 
-    /// A part of the run was passed over: the format has no place for that.
+    /// A part of the run was skipped: the format has no place for that.
     pub fn lost(&mut self) {
         self.order.lost();
     }

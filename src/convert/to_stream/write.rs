@@ -1,4 +1,4 @@
-//! What a [`RunStream`] has gathered, as messages: a batch, the faults, the end.
+//! Writes the messages that a [`RunStream`] has gathered: a batch, the faults, the end.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! A version-1 profile, which came whole, as a chunk of a run: the same samples and tables after
-//! another header.
+//! Turns a whole version-1 profile into a chunk of a run: the same samples and tables under another header.
 
 use std::io::Cursor;
 

@@ -1,5 +1,5 @@
-//! What stands in an input, one profile behind the other: chunks (format version 2), framed profiles, or
-//! files that were joined.
+//! Walks an input that holds several profiles in a row: chunks (format version 2), framed profiles, or concatenated
+//! files.
 //!
 //! A chunk or a framed profile is taken whole or not at all. Where one is damaged, the next is found
 //! by the damaged one's size, or, where that is what is damaged, by a search for the next header that
@@ -26,7 +26,7 @@ const SHORTEST: u64 = HEADER_LEN + FOOTER_LEN;
 /// Bytes that are searched at once for a header.
 const SEARCH: usize = 64 * 1024;
 
-/// How the profiles of an input are told apart.
+/// How the profiles of an input are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Version-1 files: one, or several that were joined. Each is a run.
@@ -79,7 +79,7 @@ impl LostPart {
     pub fn to_error(&self) -> Error {
         let samples = self.samples.map_or(String::new(), |samples| format!(" ({samples} samples)"));
         let last = self.at + self.bytes - 1;
-        let what = if self.is_tail { "are no whole chunk" } else { "are passed over" };
+        let what = if self.is_tail { "are not a whole chunk" } else { "are skipped" };
         let fault = format!("bytes {} to {last}{samples} {what}: {}", self.at, self.error.detail());
         Error::profile(fault).at(self.error.position().unwrap_or(Position::Byte(self.at)))
     }
@@ -176,7 +176,7 @@ impl Sequence {
         self
     }
 
-    /// How the parts are told apart.
+    /// How the parts are separated.
     pub fn framing(&self) -> Framing {
         self.framing
     }
@@ -271,7 +271,7 @@ impl Sequence {
         Ok(Some(Err(LostPart { at, bytes: end - at, samples: None, is_tail: false, error: broken.error })))
     }
 
-    /// Opens a part, or tells why it is lost.
+    /// Opens a part, or returns why it is lost.
     fn opened<'s, R: Read + Seek>(
         &self,
         source: &'s mut R,
@@ -369,7 +369,7 @@ fn chunk_at(source: &mut (impl Read + Seek), at: u64) -> Result<Result<PartLocat
             Some((_, version)) => {
                 broken(at + 4, format!("format version {version} where a chunk should start"))
             }
-            None => broken(at, "no chunk: the magic number is missing"),
+            None => broken(at, "not a chunk: the magic number is missing"),
         };
     };
     if !(SHORTEST..=CHUNK_BYTES).contains(&size) {

@@ -167,13 +167,13 @@ impl Header {
     pub fn read(bytes: &[u8; 64], size: u64, base: u64) -> Result<Header> {
         let at = |offset: u64| Position::Byte(base + offset);
         let Some(byte_order) = ByteOrder::of_magic(bytes) else {
-            return Err(Error::profile("no profile: the magic number is missing").at(at(0)));
+            return Err(Error::profile("not a profile: the magic number is missing").at(at(0)));
         };
         match byte_order.u32(bytes, 4) {
             VERSION => {}
             CHUNK_VERSION => return Header::read_chunk(bytes, byte_order, size, base),
             other => {
-                let fault = format!("format version {other} is not known; 1 and 2 are");
+                let fault = format!("format version {other} is unknown; 1 and 2 are");
                 return Err(Error::profile(fault).at(at(4)));
             }
         }

@@ -1,4 +1,4 @@
-//! Names a file for what it looks like, when it is no profile.
+//! Identifies a file that is not a profile.
 
 use std::io::{Read, Seek};
 
@@ -50,7 +50,7 @@ fn zeros(start: &[u8], size: u64) -> Error {
         (64, _) => Error::profile(
             "a zero header: a recording that was cut off before it was finished, its names never written",
         )
-        .hint("recover saves what is there: times, threads, frame numbers"),
+        .hint("recover saves what is left: times, threads, frame numbers"),
         _ => Error::profile("zero bytes only: no profile"),
     }
 }
@@ -119,7 +119,7 @@ fn look(start: &[u8]) -> Error {
     let shown =
         |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace() || *byte == 0x1b || *byte == 0x1e;
     if !text.iter().all(shown) {
-        Error::profile("no profile: the magic number is missing")
+        Error::profile("not a profile: the magic number is missing")
     } else if text.starts_with(b"tid:") {
         Error::profile("collapsed stacks, not a profile").hint("record with --binary instead of --collapsed")
     } else if begins_an_array(text) {

@@ -1,4 +1,4 @@
-//! The file of a ring of chunks: of fixed size, written round and round.
+//! The layout of a ring file: chunks in a file of fixed size, written in a circle.
 //!
 //! After [`RING_START`] bytes of a start of its own stand whole chunks (format version 2), each written as in
 //! any file: zeros for its header, the rest, then the header. What a chunk is written over loses its header

@@ -36,7 +36,7 @@ impl StatsBlock {
 }
 
 /// Looks for a block at the end of `tail`, the bytes from the frame table's start to the footer,
-/// which stands at byte `footer_at` of the input. `free` tells how many of the last of these bytes no frame takes;
+/// which stands at byte `footer_at` of the input. `free` is how many of the last of these bytes belong to no frame;
 /// only a block of the old size asks.
 pub(crate) fn read(
     tail: &[u8],
@@ -59,9 +59,7 @@ pub(crate) fn read(
     }
     let statistics = if size == OLD_SIZE {
         if free()? == SIZE {
-            return Ok(StatsBlock::PassedOver(format!(
-                "it gives its size as {size} bytes, but {SIZE} are there"
-            )));
+            return Ok(StatsBlock::PassedOver(format!("it gives its size as {size} bytes, but has {SIZE}")));
         }
         let at = tail.len() - OLD_SIZE as usize;
         Statistics {

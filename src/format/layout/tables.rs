@@ -158,7 +158,7 @@ impl Fields<'_> {
     fn u32(&mut self, what: impl Fn() -> String) -> Result<u32> {
         let start = self.pos;
         let value = varint::read(self.bytes, &mut self.pos)
-            .map_err(|_| self.fault_at(start, format!("{} is no number of at most ten bytes", what())))?;
+            .map_err(|_| self.fault_at(start, format!("{} is not a number of at most ten bytes", what())))?;
         u32::try_from(value).map_err(|_| self.fault_at(start, format!("{} is {value}, over 32 bits", what())))
     }
 

@@ -1,5 +1,5 @@
-//! What can be had of a version-1 profile that cannot be opened: one whose writer was killed, or whose
-//! header, footer or tables are damaged.
+//! Salvages a version-1 profile that cannot be opened: its writer was killed, or its header, footer or tables are
+//! damaged.
 //!
 //! Records stand on their own, so every whole one is kept up to the first that is broken. Where the
 //! header is lost, the tables are looked for after the records; frames whose definitions are lost are
@@ -71,7 +71,7 @@ pub(crate) fn salvage(source: &mut (impl Read + Seek)) -> Result<Salvaged> {
     let mut start = [0; HEADER_LEN as usize];
     let got = read_up_to(source, 0, &mut start)?;
     if size <= HEADER_LEN && start.iter().all(|byte| *byte == 0) {
-        return Err(identify::fault(&start[..got], size).expect("zeros are no profile"));
+        return Err(identify::fault(&start[..got], size).expect("zeros are not a profile"));
     }
     if let Some(fault) = identify::displaced(source, size)? {
         return Err(fault);

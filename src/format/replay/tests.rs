@@ -92,7 +92,7 @@ fn check_summary(scan: &SampleSummary, records: &[Made], samples: &[(OrderKey, u
     }
 }
 
-/// Replays a region `wanted` samples at a time, against the list; tells how many samples waited at most.
+/// Replays a region `wanted` samples at a time, against the list; returns how many samples waited at most.
 fn check(records: &[Made], wanted: usize) -> usize {
     let bytes = region(records);
     let ScanResult { scan, mut late, fault, .. } = scan(&bytes).expect("memory");

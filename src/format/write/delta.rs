@@ -1,5 +1,4 @@
-//! Samples into records, by the rules of CPython's writer: the same samples in the same order give
-//! the same bytes.
+//! Encodes samples as records by the rules of CPython's writer: the same samples in the same order give the same bytes.
 //!
 //! CPython keeps a run of every thread until it is full or the thread's stack changes. Where all of them together
 //! take more than [`RUNS_MEMORY`], they go on in a temporary file.

@@ -1,4 +1,4 @@
-//! A zstd frame, compressed on another thread while its content is made.
+//! Compresses a zstd frame on another thread while its content is made.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! One queue: a thread's samples that wait, and what a cut marks of them.
+//! The queue of one thread: its waiting samples, and those that the current cut delivers.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! One batch: what its meta announces, and what follows.
+//! Rules of a batch: its contents match what its `meta` announces.
 
 use crate::protocol::check::raw::Sums;
 use crate::protocol::check::report::Report;

@@ -1,4 +1,4 @@
-//! What ids stand for: defined once in each batch that uses them, the same through a run.
+//! Rules of definitions: an id is defined once in each batch that uses it, and means the same throughout a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -110,7 +110,7 @@ impl Definitions {
         frames.iter().for_each(|frame| self.frames.use_id(*frame, line));
     }
 
-    /// The batch is over: tells which strings and which frames it used without a definition, unless messages
+    /// The batch is over: reports the strings and frames that it used without a definition, unless messages
     /// are missing.
     pub fn close_batch(&mut self, tell: bool, report: &mut Report<'_>) {
         for ids in [&mut self.strings, &mut self.frames] {

@@ -1,4 +1,4 @@
-//! What a check finds.
+//! The findings of a check.
 
 use crate::limits::FAULTS;
 
@@ -18,7 +18,7 @@ pub struct Finding {
 pub(super) struct Report<'a> {
     pub line: u64,
     pub findings: &'a mut Vec<Finding>,
-    /// All of the stream's, those included that are not told.
+    /// All faults of the stream, including those that are not printed.
     pub faults: u64,
 }
 

@@ -1,5 +1,4 @@
-//! The shape of a line: what JSON says the same way in many notations, and the protocol in one.
-//! Blanks, the order of keys, keys that stand twice or are missing, nulls in place of absent keys.
+//! Rules of notation: where JSON allows several notations, the protocol allows one.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,7 +10,7 @@ use crate::protocol::text::integer;
 
 /// How deep values may nest, as with the decoder's own limit.
 const DEPTH: usize = 127;
-/// Faults that are told of one line's shape.
+/// Faults that are reported of one line's notation.
 const SHOWN: usize = 8;
 /// Keys of an object that are remembered, so that one that stands twice is seen.
 const KEYS_KEPT: usize = KEPT / 4;
@@ -198,7 +197,7 @@ impl<'a> Scanner<'a> {
                     _ => {}
                 }
                 if members.ids && !is_decimal(&key, u64::from(u32::MAX)) {
-                    self.fault(at, format_args!("key {key:?} is no id"));
+                    self.fault(at, format_args!("key {key:?} is not an id"));
                 }
                 if self.token() != Some(b':') {
                     return Err(self.broken("no ':' after a key"));
@@ -242,7 +241,7 @@ impl<'a> Scanner<'a> {
                 self.fault(at, format_args!("column {key:?} holds no value and has to be left out"));
             }
             (Value::Text(text), Inside::Digits) if !is_decimal(text, u64::MAX) => {
-                self.fault(at, format_args!("{key} {text:?} is no number of 64 bits in plain digits"));
+                self.fault(at, format_args!("{key} {text:?} is not a 64-bit number in plain digits"));
             }
             _ => {}
         }
@@ -280,7 +279,7 @@ impl<'a> Scanner<'a> {
             Some(b'n') => self.word("null").map(|()| Value::Null),
             Some(b't') => self.word("true").map(|()| Value::Other),
             Some(b'f') => self.word("false").map(|()| Value::Other),
-            _ => Err(self.broken("no value where one has to be")),
+            _ => Err(self.broken("a missing value")),
         }
     }
 
@@ -310,7 +309,7 @@ impl<'a> Scanner<'a> {
         let rest = &self.text.as_bytes()[self.pos..];
         if !rest.starts_with(word.as_bytes()) {
             let breaks_off = word.as_bytes().starts_with(rest);
-            return Err(Broken { breaks_off, ..self.broken("no value where one has to be") });
+            return Err(Broken { breaks_off, ..self.broken("a missing value") });
         }
         self.pos += word.len();
         Ok(())

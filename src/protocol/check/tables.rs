@@ -1,4 +1,4 @@
-//! What holds for `agg`: a table over one or several lines, and the tables of a run together.
+//! Rules of `agg`: a table over one or several lines, and the tables of a run together.
 
 use std::collections::BTreeSet;
 
@@ -106,7 +106,7 @@ impl Tables {
         if duration == 0 || duration != period {
             report.say(format!("a window of {duration} us; the run has windows of {period} us"));
         } else if !is_aligned(start, run_start, period) {
-            report.say(format!("the window at {start} is no multiple of {period} us from run_start_usec"));
+            report.say(format!("the window at {start} is not a multiple of {period} us from run_start_usec"));
         }
         if !self.windows.insert(start) {
             report.say(format!("a second table of the window at {start} in one batch"));

@@ -1,4 +1,4 @@
-//! Lines of CPython's own into messages.
+//! Decodes CPython's own JSON Lines.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, Visitor};
@@ -123,7 +123,7 @@ fn is_one_string(kind: &str, line: &[u8]) -> bool {
 fn parse<T: DeserializeOwned>(kind: &str, line: &[u8]) -> Result<T> {
     text::read(line).map_err(|error| {
         let what = error.detail().trim_start_matches("no message: ");
-        Error::stream(format!("no {kind} message of CPython's: {what}"))
+        Error::stream(format!("not a {kind} message of CPython's: {what}"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Messages of CPython's own into lines, byte for byte as its `json.dumps` writes them.
+//! Encodes CPython's own JSON Lines, byte for byte as its `json.dumps` writes them.
 
 use std::io::{self, Write};
 

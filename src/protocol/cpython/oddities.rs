@@ -1,4 +1,4 @@
-//! What can be overlooked in CPython's own JSON Lines, counted so that it can be reported.
+//! Irregularities in CPython's own JSON Lines that can be tolerated, counted for the report.
 
 use std::hash::BuildHasher;
 
@@ -31,7 +31,7 @@ impl CpythonOddities {
         };
         let kinds = [
             counted(self.not_utf8, "is not UTF-8; its bytes are kept", "are not UTF-8; their bytes are kept"),
-            counted(self.doubled, "is the line before it once more", "are the line before them once more"),
+            counted(self.doubled, "repeats the line before it", "repeat the line before them"),
         ];
         kinds.into_iter().flatten().collect()
     }
@@ -48,8 +48,7 @@ mod tests {
         for line in [&b"{}\n"[..], b"{}", b"{\"a\":\"\xff\"}", b"{}", b"{}"] {
             oddities.line(line);
         }
-        let expected =
-            ["1 line is not UTF-8; its bytes are kept", "2 lines are the line before them once more"];
+        let expected = ["1 line is not UTF-8; its bytes are kept", "2 lines repeat the line before them"];
         assert_eq!(oddities.notes(), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads `raw` bodies in the shape that this crate writes, by hand, since their columns of integers
-//! are most of a stream. Any other shape is left to the general parser.
+//! A fast reader for `raw` bodies in the notation that this crate writes. Their columns of integers are most of a
+//! stream; any other notation is left to the general parser.
 
 use crate::protocol::columns::{RawColumns, ThreadColumns};
 use crate::protocol::encode::NULL;
@@ -66,7 +66,7 @@ impl Text<'_> {
         Some(number)
     }
 
-    /// A list of whatever `item` takes: it is given the bytes and a place, and tells the place after. The place
+    /// A list of whatever `item` takes: it is given the bytes and a position, and returns the position after it. The position
     /// stays in a register over the whole list.
     #[inline(always)]
     fn column(&mut self, mut item: impl FnMut(&[u8], usize) -> Option<usize>) -> Option<()> {
@@ -89,7 +89,7 @@ impl Text<'_> {
     }
 
     /// A list in which values come in runs: what is spelled as the value before it is that value again. `each` is
-    /// told a value and how often it comes.
+    /// called with a value and how often it repeats.
     #[inline(always)]
     fn runs<T>(
         &mut self,

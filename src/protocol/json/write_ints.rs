@@ -1,4 +1,4 @@
-//! Columns of integers as JSON text. This is most of what a stream holds, so it is made by hand.
+//! Writes columns of integers as JSON text. They are most of a stream, so this is optimized by hand.
 
 /// The text of 0 to 9999, each with a comma after it, and its length in the last byte: one load and one
 /// store write a number.

@@ -1,4 +1,4 @@
-//! Frames out of a reader.
+//! Reads length-prefixed frames.
 
 use std::io::{self, Read};
 
@@ -56,16 +56,16 @@ impl<R: Read> Frames<R> {
         let got = (&mut self.reader).take(length as u64).read_to_end(&mut self.buffer)?;
         if got < length {
             self.torn = Some(4 + got as u64);
-            return Err(fault(format!("the last frame is torn: {got} of {length} bytes are there")));
+            return Err(fault(format!("the last frame is torn: {got} of {length} bytes are present")));
         }
         self.at += 4 + length as u64;
         match View::of_frame(&self.buffer) {
             Ok((view, rest)) => match (view.kind(), rest.len()) {
                 (Kind::Map(_), 0) => Ok(true),
                 (Kind::Map(_), left) => Err(fault(format!("a frame with {left} bytes after its map"))),
-                _ => Err(fault("a frame that is no map".to_string())),
+                _ => Err(fault("a frame that is not a map".to_string())),
             },
-            Err(error) => Err(fault(format!("a frame that is no MessagePack: {error}"))),
+            Err(error) => Err(fault(format!("a frame that is not MessagePack: {error}"))),
         }
     }
 

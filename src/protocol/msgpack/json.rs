@@ -1,4 +1,4 @@
-//! MessagePack values as JSON text.
+//! Converts MessagePack values to JSON text.
 //!
 //! A byte of a frame can become several of text. What passes [`LINE_READ`] is of no use, since no reader takes such a
 //! line: elements after that are left out, and the caller sees by the length that it is not whole.

@@ -1,5 +1,5 @@
-//! Messages as length-prefixed MessagePack: a frame is a big-endian u32 length and one map. Our own stream
-//! in that form, both ways, and the trace files of LMCache, which are framed alike.
+//! Messages as length-prefixed MessagePack (a big-endian u32 length, then one map), both ways; also the trace files of
+//! LMCache, which use the same framing.
 
 pub(crate) mod frames;
 pub(crate) mod json;

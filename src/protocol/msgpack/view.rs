@@ -1,4 +1,4 @@
-//! MessagePack values where they stand in a frame: found and read without a tree of them.
+//! MessagePack values in place: found and read without building a tree.
 //!
 //! A frame may hold millions of values of a byte each, so nothing is allocated for one. A frame is checked once, by
 //! [`View::of_frame`]; after that its parts are read without errors.
@@ -114,7 +114,7 @@ fn read<'a>(rest: &mut &'a [u8]) -> Result<Kind<'a>, &'static str> {
             let length = length(rest, 4)?;
             extension(rest, length)?
         }
-        Marker::Reserved => return Err("0xc1 begins no value"),
+        Marker::Reserved => return Err("0xc1 does not begin a value"),
     })
 }
 
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_byte_that_begins_no_value_is_refused() {
-        assert_eq!(View::of_frame(&[0x91, 0xc1]).expect_err("refused"), "0xc1 begins no value");
+        assert_eq!(View::of_frame(&[0x91, 0xc1]).expect_err("refused"), "0xc1 does not begin a value");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Lines of a stream into frames.
+//! Converts lines of a stream to frames.
 
 use std::io::{self, Write};
 
@@ -90,7 +90,7 @@ impl<W: Write> ToMsgpack<W> {
         self.frame.clear();
         self.frame.extend_from_slice(&[0; 4]);
         rmpv::encode::write_value(&mut self.frame, value)
-            .map_err(|error| Error::stream(format!("no MessagePack: {error}")))?;
+            .map_err(|error| Error::stream(format!("not MessagePack: {error}")))?;
         let length = u32::try_from(self.frame.len() - 4).map_err(|_| Error::stream("a frame over 4 GiB"))?;
         self.frame[..4].copy_from_slice(&length.to_be_bytes());
         Ok(self.sink.write_all(&self.frame)?)
