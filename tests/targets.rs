@@ -161,6 +161,19 @@ fn a_named_pipe_that_nobody_reads_is_waited_for_until_a_signal_comes() {
     });
 }
 
+#[test]
+fn a_named_pipe_that_nobody_opens_is_given_up() {
+    each(|writer, _, path| {
+        make_pipe(path);
+        if writer == Writer::Snapshot {
+            return;
+        }
+        let mut running = writer.start_with(text(path), &["--stall-timeout", "300ms"], Stdio::null());
+        assert!(running.ends_within(Duration::from_secs(10)), "{writer:?}");
+        assert_refused(writer, &running.end(), &["no reader has opened the pipe within 300ms"]);
+    });
+}
+
 /// A reader of a named pipe that is full, so that a writer has to wait for it.
 fn without_room(path: &Path) -> File {
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;

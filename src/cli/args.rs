@@ -157,7 +157,8 @@ pub(crate) struct Live {
     #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_buffer)]
     pub buffer: usize,
 
-    /// Disconnect a reader that takes nothing for this long while data waits for it
+    /// Disconnect a reader that takes nothing for this long while data waits for it; also how long to wait for a
+    /// server to connect to, or for the reader of a named pipe
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
 

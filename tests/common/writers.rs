@@ -100,6 +100,12 @@ impl Writer {
 
     /// Starts it, with its standard output as given.
     pub fn start(self, target: &str, output: Stdio) -> Running {
+        self.start_with(target, &[], output)
+    }
+
+    /// The same, with more options.
+    pub fn start_with(self, target: &str, options: &[&str], output: Stdio) -> Running {
+        let options = [&["-o", target], options].concat();
         let inputs = inputs();
         let text = |path: &Path| path.to_str().expect("UTF-8").to_string();
         let (profile, stream, chunks) = (text(&inputs.profile), text(&inputs.stream), text(&inputs.chunks));
@@ -122,11 +128,11 @@ impl Writer {
         };
         let mut command = match self {
             Writer::RecordStream | Writer::RecordProfile => {
-                recorder::command(&["-o", target], "begin part:0 part:1 part:2 end")
+                recorder::command(&options, "begin part:0 part:1 part:2 end")
             }
             _ => {
                 let mut command = Command::new(PROGRAM);
-                command.args(arguments).args(["-o", target]);
+                command.args(arguments).args(options);
                 command
             }
         };

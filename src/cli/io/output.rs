@@ -472,7 +472,7 @@ mod tests {
 
             let folder = tempfile::tempdir().expect("a folder");
             let path = folder.path().join("file");
-            let mut output = Target::File(path.clone()).open().expect("a file");
+            let mut output = Target::File(path.clone()).open(std::time::Duration::ZERO).expect("a file");
             output.spooled(spool()).expect("written");
             output.commit().expect("written");
             assert!(std::fs::read(path).expect("bytes") == bytes);

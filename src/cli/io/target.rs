@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::cli::io::Input;
 use crate::cli::io::cleanup::Unfinished;
@@ -117,16 +118,17 @@ impl Target {
         Ok(())
     }
 
-    /// Opens it for writing. What goes to a socket goes to [`Sinks`](crate::cli::net::Sinks).
+    /// Opens it for writing. What goes to a socket goes to [`Sinks`](crate::cli::net::Sinks). A named pipe is waited
+    /// for until it has a reader, but no longer than `patience`.
     ///
     /// # Errors
     ///
-    /// A file that cannot be made, and a socket.
-    pub fn open(&self) -> Result<Output> {
+    /// A file that cannot be made, a pipe without a reader, and a socket.
+    pub fn open(&self, patience: Duration) -> Result<Output> {
         match self {
             Target::Standard => Output::standard(),
             Target::Socket(..) => Err(Error::usage("a socket is not a file")),
-            Target::File(path) => match place_of(path)? {
+            Target::File(path) => match place_of(path, patience)? {
                 #[cfg(unix)]
                 Destination::Special(pipe) if is_pipe(&pipe.metadata()?) => {
                     Output::pipe(pipe, self.is_packed())
@@ -139,18 +141,21 @@ impl Target {
 
 /// The place that a name leads to, opened as it is: what is no file is written to like a pipe, and a descriptor
 /// goes on where it is.
-fn place_of(path: &Path) -> Result<Destination> {
+fn place_of(path: &Path, patience: Duration) -> Result<Destination> {
     let path = match Named::of(path)? {
         Named::Path(path) => path,
         Named::Descriptor(at, number) => return Ok(Destination::Special(open_descriptor(&at, number)?)),
         Named::Foreign(at) => return Ok(Destination::Special(OpenOptions::new().append(true).open(at)?)),
     };
-    let there = match open_there(&path) {
+    let there = match open_there(&path, patience) {
         Ok(there) if !there.metadata()?.is_file() => return Ok(Destination::Special(there)),
         Ok(there) => Some(there),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) if is_socket(&path) => {
             return Err(Error::from(error).hint("write a socket as unix:PATH"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            return Err(Error::from(error).hint("--stall-timeout says how long to wait"));
         }
         Err(error) => return Err(error.into()),
     };
@@ -158,16 +163,39 @@ fn place_of(path: &Path) -> Result<Destination> {
 }
 
 /// Opens what is there for writing, and leaves it as it is. A pipe is waited for until it has a reader.
-fn open_there(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    // A terminal does not become ours by this.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(
-        &mut options,
-        i32::try_from(rustix::fs::OFlags::NOCTTY.bits()).unwrap_or_default(),
-    );
-    options.open(path)
+#[cfg(unix)]
+fn open_there(path: &Path, patience: Duration) -> io::Result<File> {
+    use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
+    use rustix::io::Errno;
+
+    // A terminal does not become ours by this. A pipe that has no reader is refused at once.
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let since = Instant::now();
+    let file = loop {
+        match open(path, flags, Mode::empty()) {
+            Err(Errno::NXIO) if !fs::metadata(path).is_ok_and(|found| is_pipe(&found)) => {
+                return Err(Errno::NXIO.into());
+            }
+            Err(Errno::NXIO) if since.elapsed() >= patience => {
+                let why = format!("no reader has opened the pipe within {patience:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Err(Errno::NXIO) => std::thread::sleep(PIPE_POLL),
+            Err(Errno::INTR) => {}
+            opened => break opened?,
+        }
+    };
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file.into())
+}
+
+/// How often a pipe is looked at that has no reader.
+#[cfg(unix)]
+const PIPE_POLL: Duration = Duration::from_millis(20);
+
+#[cfg(not(unix))]
+fn open_there(path: &Path, _: Duration) -> io::Result<File> {
+    OpenOptions::new().write(true).open(path)
 }
 
 #[cfg(unix)]

@@ -121,7 +121,7 @@ impl Outputs {
             let named = |error: Error| error.within(&name);
             let is_served = has_subscribers(std::slice::from_ref(target), args);
             if !is_served {
-                let mut output = target.open().map_err(named)?;
+                let mut output = target.open(args.stall_timeout).map_err(named)?;
                 output = match limit {
                     Some(limit) => output.with_deadline(limit),
                     None if is_live => output,
@@ -136,7 +136,7 @@ impl Outputs {
             match target {
                 Target::Socket(address, _) => live.sinks().open(address).map_err(named)?,
                 target => {
-                    let pipe = Box::new(target.open().map_err(named)?);
+                    let pipe = Box::new(target.open(args.stall_timeout).map_err(named)?);
                     live.sinks().pipe(&name, pipe).map_err(named)?;
                 }
             }

@@ -52,7 +52,7 @@ impl ProfileOutlet {
                 live.wait_for_subscribers().map_err(named)?;
                 Place::Readers(Box::new(live))
             }
-            target => Place::Output(target.open().map_err(named)?.with_large_pipe()),
+            target => Place::Output(target.open(args.stall_timeout).map_err(named)?.with_large_pipe()),
         };
         Ok(ProfileOutlet { name, place, is_framed, messages: *messages })
     }

@@ -1,6 +1,7 @@
 //! The profiles that a recording writes, one for each process.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cli::io::names::has_ending;
 use crate::cli::io::{Output, Target};
@@ -45,12 +46,12 @@ pub(crate) struct Profiles {
 impl Profiles {
     /// Opens the profiles, of the first process where `pid` is `None`; those that cannot be are left out, with
     /// the reasons.
-    pub fn open(paths: &[PathBuf], pid: Option<u32>) -> (Self, Vec<Error>) {
+    pub fn open(paths: &[PathBuf], pid: Option<u32>, patience: Duration) -> (Self, Vec<Error>) {
         let (mut places, mut errors) = (Vec::new(), Vec::new());
         for path in paths {
             let path = pid.map_or_else(|| path.clone(), |pid| of_process(path, pid));
             let target = Target::File(path);
-            match target.open() {
+            match target.open(patience) {
                 Ok(output) => places.push((target, output)),
                 Err(error) => errors.push(named(&target)(error)),
             }

@@ -126,7 +126,7 @@ impl<'a> Recording<'a> {
         };
         // Told before anything is started.
         stream_options(args, &run_id)?;
-        let (profiles, errors) = Profiles::open(&profile_paths, None);
+        let (profiles, errors) = Profiles::open(&profile_paths, None, args.live.stall_timeout);
         if let Some(error) = errors.into_iter().next() {
             return Err(error);
         }
@@ -289,7 +289,8 @@ impl<'a> Recording<'a> {
             Some(profiles) if is_first => profiles,
             first => {
                 self.profiles = first;
-                let (profiles, errors) = Profiles::open(&self.profile_paths, Some(pid));
+                let (profiles, errors) =
+                    Profiles::open(&self.profile_paths, Some(pid), self.args.live.stall_timeout);
                 self.errors.extend(errors);
                 profiles
             }

@@ -4,6 +4,7 @@ use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::json;
 use time::OffsetDateTime;
@@ -131,7 +132,7 @@ fn write(
         return Err(named(Error::usage("that is a ring file, and it is not written over")));
     }
     if is_profile(path) {
-        let mut output = target.open().map_err(named)?;
+        let mut output = target.open(Duration::ZERO).map_err(named)?;
         for (_, chunk) in &contents.chunks {
             output.write_all(chunk).map_err(|error| named(error.into()))?;
         }
