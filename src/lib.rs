@@ -15,6 +15,19 @@
 //! # Ok::<(), tachyon_jsonl::error::Error>(())
 //! ```
 //!
+//! Those of a stream:
+//!
+//! ```
+//! # use tachyon_jsonl::convert::StreamReader;
+//! let stream = std::io::BufReader::new(std::fs::File::open("schema/examples.jsonl")?);
+//! let mut reader = StreamReader::new(stream);
+//! while let Some(run) = reader.next()? {
+//!     let function = run.stack.last().map(|frame| run.tables.function(*frame));
+//!     println!("{} {function:?} {:?}", run.thread.thread_id, run.times_us);
+//! }
+//! # Ok::<(), tachyon_jsonl::error::Error>(())
+//! ```
+//!
 //! A profile into a stream, and the stream into a profile:
 //!
 //! ```

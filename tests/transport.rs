@@ -148,7 +148,7 @@ fn a_file_in_the_making_can_be_written_back_and_forth() {
     let _making = MAKING.lock().expect("no panic");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("file");
-    let mut output = Target::File(path.clone()).open().expect("a file");
+    let mut output = Target::File(path.clone()).open(Duration::ZERO).expect("a file");
     let file = output.file().expect("no pipe");
     file.write_all(b"wrong").expect("room");
     file.rewind().expect("a start");
@@ -183,7 +183,8 @@ mod unix {
             let path = path.clone();
             std::thread::spawn(move || fs::File::open(path).expect("a reader"))
         };
-        let output = Target::File(path).open().map(|output| output.with_deadline(&limit));
+        let output =
+            Target::File(path).open(Duration::from_secs(10)).map(|output| output.with_deadline(&limit));
         let mut output = output.expect("a pipe");
         let mut reader = reader.join().expect("no panic");
         // More than a pipe holds, while nobody reads for a while.

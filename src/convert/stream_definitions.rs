@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::convert::used_frames::KnownFrames;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::DEFINITIONS;
-use crate::model::{Frame, Location};
+use crate::model::{Frame, Location, Tables};
 use crate::protocol::message::{FrameDef, StrDef};
 
 /// Strings and frames as the stream has defined them, and where they are in the profile.
@@ -263,6 +263,17 @@ impl IdMap {
 pub(crate) trait TableSink {
     fn string(&mut self, bytes: &[u8]) -> u32;
     fn frame(&mut self, frame: &Frame) -> u32;
+}
+
+impl TableSink for Tables {
+    fn string(&mut self, bytes: &[u8]) -> u32 {
+        self.strings.push(bytes)
+    }
+
+    fn frame(&mut self, frame: &Frame) -> u32 {
+        self.frames.push(*frame);
+        self.frames.len() as u32 - 1
+    }
 }
 
 /// Adds a definition; the same one again is none.

@@ -2,9 +2,7 @@
 
 mod chunks;
 pub(crate) mod merge;
-pub(crate) mod stream_reader;
-
-use std::io::{Seek, Write};
+pub(crate) use std::io::{Seek, Write};
 use std::ops::Range;
 
 use crate::convert::stream_definitions::Definitions;
@@ -13,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::format::{Packing, Writer};
 use crate::protocol::{RawColumns, ThreadColumns};
 
+use crate::convert::group_reader::GroupReader;
 pub use chunks::ToChunks;
-use stream_reader::StreamReader;
 
 /// How to make a profile of a stream.
 #[derive(Clone, Debug)]
@@ -95,7 +93,7 @@ pub struct Outcome<W> {
 pub struct ToBinary<W: Write + Seek> {
     packing: Packing,
     threads: usize,
-    reader: StreamReader,
+    reader: GroupReader,
     sink: Option<W>,
     profile: Option<(Writer<W>, Merge)>,
 }
@@ -106,7 +104,7 @@ impl<W: Write + Seek> ToBinary<W> {
         ToBinary {
             packing: options.packing,
             threads: options.threads,
-            reader: StreamReader::new(options.run_id),
+            reader: GroupReader::new(options.run_id),
             sink: Some(sink),
             profile: None,
         }

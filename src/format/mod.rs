@@ -34,5 +34,5 @@ pub use fault::{Fault, FaultCode};
 pub use outline::Outline;
 pub use recover::{Recovered, recover};
 pub use replay::Replay;
-pub use samples::{Samples, StackSamples};
+pub use samples::Samples;
 pub use scan::{SampleSummary, ThreadSummary};

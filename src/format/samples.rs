@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::format::replay::Replay;
-use crate::model::{Cut, Tables, ThreadKey};
+use crate::model::{Cut, StackSamples, Tables, ThreadKey};
 
 /// Samples that are loaded at once.
 const BLOCK: usize = 64 * 1024;
@@ -31,22 +31,6 @@ struct Row {
     thread: ThreadKey,
     stack: Range<usize>,
     samples: Range<usize>,
-}
-
-/// Samples of one thread in a row that have the same stack.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct StackSamples<'a> {
-    /// The thread.
-    pub thread: ThreadKey,
-    /// Its stack, outermost frame first, as numbers of [`Tables::frames`]; empty where it had none.
-    pub stack: &'a [u32],
-    /// When each sample was taken, microseconds of the profiler's monotonic clock.
-    pub times_us: &'a [u64],
-    /// The status bits of each sample: [`crate::model::status`].
-    pub status: &'a [u8],
-    /// What the frames are called.
-    pub tables: &'a Tables,
 }
 
 impl<'a> Samples<'a> {

@@ -7,6 +7,7 @@ mod facts;
 mod ids;
 mod order;
 pub(crate) mod reorder;
+mod samples;
 pub(crate) mod tables;
 mod time;
 
@@ -15,6 +16,7 @@ pub use crate::model::tables::{Frame, Location, StringTable, Tables};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
 pub use ids::IdSet;
 pub use order::{Clock, OrderKey, keys};
+pub use samples::StackSamples;
 pub use time::{ClockPair, TimeSpan};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use tempfile::SpooledTempFile;
 
+use crate::convert::group_reader::{GroupReader, RunHead};
 use crate::convert::stream_definitions::Definitions;
 use crate::convert::to_binary::merge::Merge;
-use crate::convert::to_binary::stream_reader::{RunHead, StreamReader};
 use crate::convert::to_binary::{Outcome, ProfileOptions, threads, whole};
 use crate::convert::to_stream::options::Flush;
 use crate::error::Result;
@@ -43,7 +43,7 @@ use crate::protocol::RawColumns;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ToChunks<F> {
-    reader: StreamReader,
+    reader: GroupReader,
     chunks: Chunks<F>,
 }
 
@@ -84,7 +84,7 @@ impl<F: FnMut(Chunk) -> Result<()>> ToChunks<F> {
             samples: 0,
             cut_stacks: 0,
         };
-        ToChunks { reader: StreamReader::new(options.run_id), chunks }
+        ToChunks { reader: GroupReader::new(options.run_id), chunks }
     }
 
     /// Takes the stream's line of this number, from 1. A message that is damaged or out of place is

@@ -1,4 +1,4 @@
-//! Reads a stream for conversion to a profile, up to the samples of each group.
+//! Follows one run of a stream, and delivers its samples group by group: `raw` messages that are in order together.
 
 use crate::convert::session::{Session, Step};
 use crate::convert::stream_definitions::Definitions;
@@ -12,7 +12,7 @@ use crate::protocol::{Decoded, Message, RawColumns, decode, quoted};
 const SPARE: usize = 8;
 
 /// Takes a stream's lines and keeps its rules.
-pub(crate) struct StreamReader {
+pub(crate) struct GroupReader {
     chosen: Option<String>,
     session: Session,
     /// The raw messages that are in order together, and wait for more of them.
@@ -54,9 +54,9 @@ pub(crate) struct Ended {
     pub tolerated: Vec<String>,
 }
 
-impl StreamReader {
+impl GroupReader {
     pub fn new(chosen: Option<String>) -> Self {
-        StreamReader {
+        GroupReader {
             session: Session::new(chosen.clone()),
             chosen,
             group: Vec::new(),
@@ -84,7 +84,7 @@ impl StreamReader {
         &mut self,
         number: u64,
         line: &mut [u8],
-        write: impl FnMut(&[RawColumns], &RunHead, &mut Definitions) -> Result<()>,
+        write: impl FnMut(&mut Vec<RawColumns>, &RunHead, &mut Definitions) -> Result<()>,
     ) -> Result<()> {
         let mut columns = self.spare.pop().unwrap_or_default();
         let taken = match decode(line, &mut columns) {
@@ -105,7 +105,7 @@ impl StreamReader {
         number: u64,
         decoded: &Decoded,
         columns: &RawColumns,
-        write: impl FnMut(&[RawColumns], &RunHead, &mut Definitions) -> Result<()>,
+        write: impl FnMut(&mut Vec<RawColumns>, &RunHead, &mut Definitions) -> Result<()>,
     ) -> Result<bool> {
         match &decoded.message {
             Message::CPython(_) => {
@@ -144,10 +144,10 @@ impl StreamReader {
     /// Those of `write`.
     pub fn write_group(
         &mut self,
-        mut write: impl FnMut(&[RawColumns], &RunHead, &mut Definitions) -> Result<()>,
+        mut write: impl FnMut(&mut Vec<RawColumns>, &RunHead, &mut Definitions) -> Result<()>,
     ) -> Result<()> {
         if let (Some(run), false) = (&self.run, self.group.is_empty()) {
-            write(&self.group, run, self.session.definitions_mut())?;
+            write(&mut self.group, run, self.session.definitions_mut())?;
             self.spare.append(&mut self.group);
             self.spare.truncate(SPARE);
         }
