@@ -8,10 +8,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Cursor, Read, Write};
 
 use tachyon_jsonl::convert::{
-    Flush, Outcome, ProfileOptions, ProfileSide, RunStream, Side, StreamOptions, StreamSide, ToBinary,
+    By, Flush, Outcome, ProfileOptions, ProfileSide, RunStream, Side, StreamOptions, StreamSide, ToBinary,
     ToChunks, Upgrade, diff, mismatches,
 };
-use tachyon_jsonl::counts::By;
+
 use tachyon_jsonl::error::{Error, ErrorKind, Result};
 use tachyon_jsonl::format::{Framing, Outline, Packing, Part, Profile, Sequence};
 use tachyon_jsonl::limits;

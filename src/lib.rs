@@ -49,19 +49,23 @@
 //! * [`mod@format`] knows the binary profile, [`protocol`] the messages of the stream; neither knows
 //!   the other.
 //! * [`convert`] is between them.
-//! * [`counts`] counts samples by frame, function or file, in windows of time.
 //! * [`model`] is what all are about: threads, frames, the order of samples.
 //!
 //! The wire format and the binary layout are described for readers in any language in the
 //! repository's `schema/` folder.
 
+// Some parts of these rooms only the command uses.
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
+
 mod buffered;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod convert;
-pub mod counts;
+mod counts;
 pub mod error;
 pub mod format;
+// Not part of the library's surface: tests hold the program to them.
+#[doc(hidden)]
 pub mod limits;
 mod marks;
 pub mod model;

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::profiles;
+use tachyon_jsonl::convert::Counting;
 use tachyon_jsonl::convert::{Flush, ProfileOptions, RunStream, StreamOptions, ToBinary};
-use tachyon_jsonl::counts::Counting;
 use tachyon_jsonl::format::{Part, Sequence};
 
 /// The stream of a file's first run, and how many of its parts were counted while they were opened.

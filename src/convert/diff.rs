@@ -110,9 +110,7 @@ impl ProfileSide {
         ProfileSide { counts: FrameCounts::new(by), by, side: None }
     }
 
-    /// [`FrameCounts::counting`] of the side's counts.
-    ///
-    /// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
+    /// What can be counted while the side's profile is opened.
     pub fn counting(&self) -> Counting {
         self.counts.counting()
     }

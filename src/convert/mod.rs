@@ -19,10 +19,12 @@ mod upgrade;
 pub(crate) mod used_frames;
 
 pub use crate::convert::to_stream::options::{Flush, StreamOptions};
-pub use crate::convert::to_stream::to_cpython::CpythonRun;
-pub use crate::counts::{By, Counts};
-pub use counts::{FrameCounts, FrameKey};
-pub use diff::{Change, DiffRow, ProfileSide, Side, StreamSide, Subject, diff, mismatches};
+pub(crate) use crate::convert::to_stream::to_cpython::CpythonRun;
+#[doc(hidden)]
+pub use crate::counts::{By, Counting};
+pub(crate) use diff::{Change, DiffRow, Subject};
+#[doc(hidden)]
+pub use diff::{ProfileSide, Side, StreamSide, diff, mismatches};
 pub use stream_reader::StreamReader;
 pub use to_binary::{Outcome, ProfileOptions, ToBinary, ToChunks};
 pub use to_stream::{RunStream, StreamSummary, to_stream};

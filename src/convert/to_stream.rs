@@ -253,7 +253,7 @@ impl RunStream {
         self.gaps
     }
 
-    /// Why the run is not whole, if its chunks so far say so: see [`ChunkOrder::broken_end`].
+    /// Why the run is not whole, if its chunks so far say so.
     pub fn broken_end(&self) -> Option<Error> {
         self.order.broken_end()
     }

@@ -5,6 +5,7 @@ pub(crate) mod observer;
 pub(crate) mod table;
 pub(crate) mod windows;
 
-pub use table::{By, CountTable, CountedStack, Counter, Counts, HIDDEN};
+pub use table::{By, Counts};
+pub(crate) use table::{CountTable, CountedStack, Counter, HIDDEN};
 pub use windows::Counting;
 pub(crate) use windows::{CountedWindow, CountedWindows};

@@ -18,10 +18,10 @@ use crate::model::{Tables, ThreadKey, TimeSpan};
 use crate::varint;
 
 /// What to count while a profile is opened: [`StreamOptions::counting`] returns what a stream can use, and
-/// [`FrameCounts::counting`] what counts of a run can.
+/// [`ProfileSide::counting`] what a comparison can.
 ///
 /// [`StreamOptions::counting`]: crate::convert::StreamOptions::counting
-/// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
+/// [`ProfileSide::counting`]: crate::convert::ProfileSide::counting
 #[derive(Clone, Copy, Debug)]
 pub struct Counting {
     /// Length of a window, microseconds; `None` counts all samples in one.

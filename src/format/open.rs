@@ -291,11 +291,12 @@ impl<R: Read + Seek> Profile<R> {
         Ok(Samples::new(replay, &contents.tables))
     }
 
-    /// The samples in time order in a reorder buffer, for who cuts them, and the rest of the contents.
+    /// The samples in time order in a reorder buffer, and the contents.
     ///
     /// # Errors
     ///
     /// Errors of the source.
+    #[doc(hidden)]
     pub fn replay(&mut self) -> Result<(Replay<'_>, &Contents)> {
         let records = records(&mut self.source, self.base, &self.contents.header, self.threads, None)?;
         let start_us = self.contents.header.facts.start_us;

@@ -8,15 +8,19 @@ mod ids;
 mod order;
 pub(crate) mod reorder;
 mod samples;
+mod stack;
 pub(crate) mod tables;
 mod time;
 
-pub use crate::model::reorder::{Cut, ReorderBuffer, StackRun, ThreadQueue, ThreadSamples};
+#[doc(hidden)]
+pub use crate::model::reorder::Cut;
+pub(crate) use crate::model::reorder::{ReorderBuffer, ThreadSamples};
 pub use crate::model::tables::{Frame, Location, StringTable, Tables};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
-pub use ids::IdSet;
-pub use order::{Clock, OrderKey, keys};
+pub(crate) use ids::IdSet;
+pub(crate) use order::{Clock, OrderKey, keys};
 pub use samples::StackSamples;
+pub(crate) use stack::StackChange;
 pub use time::{ClockPair, TimeSpan};
 
 /// A thread within its interpreter: the key of all state in a profile, since one thread id may
@@ -27,16 +31,6 @@ pub struct ThreadKey {
     pub interpreter_id: u32,
     /// The operating system's thread id, a name and not a number: up to 2^64-1.
     pub thread_id: u64,
-}
-
-/// How a profile changes a thread's stack. Stacks are kept outermost frame first: `keep`
-/// frames stay, and `pushed`, innermost first as profiles store them, come on top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackChange {
-    /// Outermost frames that stay.
-    pub keep: u32,
-    /// Frames that come on top.
-    pub push: u32,
 }
 
 /// Thread status bits as CPython writes them; other bits are kept as they are.

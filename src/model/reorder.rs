@@ -8,7 +8,7 @@
 
 mod queue;
 
-pub use queue::{Appender, StackRun, ThreadQueue, ThreadSamples};
+pub use queue::{Appender, ThreadQueue, ThreadSamples};
 
 use crate::model::{OrderKey, StackChange, ThreadKey};
 use queue::Group;

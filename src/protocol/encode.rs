@@ -21,7 +21,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for a run that begins. `run_id` must satisfy [`is_run_id`].
+    /// An encoder for a run that begins. `run_id` must be 1 to 64 of the characters `A-Z a-z 0-9 - _`.
     pub fn new(run_id: &str) -> Self {
         debug_assert!(is_run_id(run_id));
         Encoder { run_id: run_id.to_string(), next_seq: 0 }

@@ -20,17 +20,26 @@ pub(crate) mod stream_types;
 pub(crate) mod table_messages;
 mod text;
 
-pub use crate::protocol::envelope::{Head, amended, loss_line};
-pub use crate::protocol::stream_types::{MessageType, StreamTypes, parse_duration};
+pub(crate) use crate::protocol::envelope::loss_line;
+#[doc(hidden)]
+pub use crate::protocol::envelope::{Head, amended};
+pub(crate) use crate::protocol::stream_types::parse_duration;
+pub use crate::protocol::stream_types::{MessageType, StreamTypes};
 pub use check::{Checker, Finding};
 pub use columns::{RawColumns, ThreadColumns};
-pub use cpython::{
-    CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonString, decode_cpython,
+#[doc(hidden)]
+pub use cpython::decode_cpython;
+pub(crate) use cpython::{
+    CpythonEncoder, CpythonEntry, CpythonFrame, CpythonMessage, CpythonOddities, CpythonRules, CpythonString,
 };
-pub(crate) use cpython::{CpythonOddities, CpythonRules};
 pub(crate) use decode::unknown_version;
 pub use decode::{Decoded, Envelope, Message, decode};
-pub use encode::{Encoder, Raw, RawThread, is_run_id};
+pub(crate) use encode::is_run_id;
+pub use encode::{Encoder, Raw, RawThread};
 pub use lines::{Line, Lines, Tolerated};
-pub use msgpack::{FromMsgpack, LmcacheHeader, LmcacheTrace, ToMsgpack, is_msgpack};
+pub(crate) use msgpack::LmcacheHeader;
+#[doc(hidden)]
+pub use msgpack::LmcacheTrace;
+pub(crate) use msgpack::is_msgpack;
+pub use msgpack::{FromMsgpack, ToMsgpack};
 pub(crate) use text::quoted;

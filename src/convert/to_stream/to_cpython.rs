@@ -46,9 +46,7 @@ impl CpythonRun {
         }
     }
 
-    /// [`FrameCounts::counting`] of a run's counts.
-    ///
-    /// [`FrameCounts::counting`]: crate::convert::FrameCounts::counting
+    /// What can be counted while a profile of the run is opened.
     pub fn counting() -> Counting {
         FrameCounts::default().counting()
     }
