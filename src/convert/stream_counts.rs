@@ -7,11 +7,11 @@ use rustc_hash::FxHashMap;
 use crate::convert::counts::{FrameCounts, FrameKey};
 use crate::convert::session::{Session, Step};
 use crate::convert::stream_definitions::TableSink;
-use crate::convert::tree::ROOT;
 use crate::counts::grouping::is_internal;
 use crate::counts::{By, Counts};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::limits::DEFINITIONS;
+use crate::model::NONE;
 use crate::model::{Frame, Location};
 use crate::protocol::message::{Agg, Capture};
 use crate::protocol::{
@@ -172,12 +172,12 @@ impl StreamCounts {
             columns.stack_frame_id.iter().map(|frame| session.definitions_mut().frame(*frame, ids)).collect();
         let is_counted = |node: u32| !ids.hidden.contains(&id_of[node as usize]);
         // The innermost frame that is counted; a parent stands before its children.
-        let mut innermost = vec![ROOT; id_of.len()];
+        let mut innermost = vec![NONE; id_of.len()];
         for (node, parent) in (0..).zip(&columns.stack_parent) {
             innermost[node as usize] = if is_counted(node) {
                 node
             } else {
-                innermost.get(*parent as usize).copied().unwrap_or(ROOT)
+                innermost.get(*parent as usize).copied().unwrap_or(NONE)
             };
         }
         for (node, count) in innermost.iter().zip(&of_node) {
@@ -191,7 +191,7 @@ impl StreamCounts {
         }
         // The samples at each node or above it count for its frame, unless that is below it as well.
         let mut with_callees = of_node;
-        for (node, parent) in columns.stack_parent.iter().enumerate().rev().filter(|(_, at)| **at != ROOT) {
+        for (node, parent) in columns.stack_parent.iter().enumerate().rev().filter(|(_, at)| **at != NONE) {
             with_callees[*parent as usize] += with_callees[node];
         }
         for_each_first_call(&columns.stack_parent, &id_of, |node| {
@@ -355,15 +355,15 @@ impl StreamCounts {
 /// Walks a call tree, and returns the nodes of frames that have no call of the same frame below them.
 fn for_each_first_call(parents: &[u32], id_of: &[u32], mut each: impl FnMut(u32)) {
     // Children as lists: the last one of each node and of the roots, and the one before each.
-    let mut last = vec![ROOT; parents.len() + 1];
-    let mut before = vec![ROOT; parents.len()];
+    let mut last = vec![NONE; parents.len() + 1];
+    let mut before = vec![NONE; parents.len()];
     for (node, parent) in (0..).zip(parents) {
         let last = &mut last[(*parent as usize).min(parents.len())];
         before[node as usize] = std::mem::replace(last, node);
     }
     let mut on_path: FxHashMap<u32, u32> = FxHashMap::default();
     let mut at = last[parents.len()];
-    while at != ROOT {
+    while at != NONE {
         let calls = on_path.entry(id_of[at as usize]).or_default();
         *calls += 1;
         if *calls == 1 {
@@ -371,14 +371,14 @@ fn for_each_first_call(parents: &[u32], id_of: &[u32], mut each: impl FnMut(u32)
         }
         let mut next = last[at as usize];
         // Back down to a node that has another sibling.
-        while next == ROOT {
+        while next == NONE {
             if let Some(calls) = on_path.get_mut(&id_of[at as usize]) {
                 *calls -= 1;
             }
             next = before[at as usize];
-            if next == ROOT {
+            if next == NONE {
                 at = parents[at as usize];
-                if at == ROOT {
+                if at == NONE {
                     return;
                 }
             }

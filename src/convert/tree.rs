@@ -1,8 +1,5 @@
 //! A call tree that numbers stacks: equal stacks have equal node numbers.
 
-/// No node: the parent of a root, and the node of an empty stack.
-pub(crate) const ROOT: u32 = u32::MAX;
-
 /// Nodes as columns, as they stand in a `raw` message.
 ///
 /// A tree lives for one message and is looked up for every frame that comes onto a stack, so its table is
@@ -100,6 +97,7 @@ impl CallTree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::NONE;
 
     #[test]
     fn a_tree_that_grows_and_one_that_was_cleared_number_as_a_map_does() {
@@ -107,13 +105,13 @@ mod tests {
         for message in 0..3u32 {
             tree.clear();
             let mut known = std::collections::HashMap::new();
-            let mut parent = ROOT;
+            let mut parent = NONE;
             for step in 0..40_000u32 {
                 let frame = step.wrapping_mul(2_654_435_761) >> 20;
                 let next = known.len() as u32;
                 let expected = *known.entry((parent, frame)).or_insert(next);
                 assert_eq!(tree.child(parent, frame), expected, "message {message}, step {step}");
-                parent = if step % 7 == 0 { ROOT } else { expected };
+                parent = if step % 7 == 0 { NONE } else { expected };
             }
             assert_eq!(tree.frame.len(), known.len());
         }

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Frame, IdSet, Tables};
+use crate::model::{Frame, IdSet, NONE, Tables};
 
 /// The frames of one batch.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl MergedTables {
 
     /// A string that doesn't exist stays so: only frames that no sample uses name one.
     fn string(&mut self, from: &Tables, string: u32) -> u32 {
-        let Some(bytes) = from.strings.get(string) else { return u32::MAX };
+        let Some(bytes) = from.strings.get(string) else { return NONE };
         if let Some(id) = self.strings.get(bytes) {
             return *id;
         }

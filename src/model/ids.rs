@@ -1,5 +1,11 @@
 //! Sets of ids.
 
+/// The id that stands for none: the parent of an outermost frame, the node of an empty stack.
+///
+/// Ids (of strings, frames, nodes) are plain numbers: whole columns of them are read, written and compared as slices,
+/// which types of their own would turn into casts.
+pub(crate) const NONE: u32 = u32::MAX;
+
 /// A set of small numbers, taken out in order: a bit for each.
 #[derive(Clone, Debug, Default)]
 pub struct IdSet {

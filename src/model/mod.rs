@@ -17,7 +17,7 @@ pub use crate::model::reorder::Cut;
 pub(crate) use crate::model::reorder::{ReorderBuffer, ThreadSamples};
 pub use crate::model::tables::{Frame, Location, StringTable, Tables};
 pub use facts::{Capture, Mode, PythonVersion, RunFacts, Statistics};
-pub(crate) use ids::IdSet;
+pub(crate) use ids::{IdSet, NONE};
 pub(crate) use order::{Clock, OrderKey, keys};
 pub use samples::StackSamples;
 pub(crate) use stack::StackChange;

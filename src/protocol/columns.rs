@@ -2,8 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::NODES;
+use crate::model::NONE;
 use crate::model::ThreadKey;
-use crate::protocol::encode::NULL;
 
 /// The columns of a `raw` message, read into room that is used again.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,7 @@ impl ThreadColumns {
 
     /// Samples with an empty stack.
     pub fn empty(&self) -> usize {
-        self.stacks.iter().filter(|(node, _)| *node == NULL).map(|(_, samples)| samples).sum()
+        self.stacks.iter().filter(|(node, _)| *node == NONE).map(|(_, samples)| samples).sum()
     }
 
     /// Adds samples with the stack of this node.
@@ -96,7 +96,7 @@ impl RawColumns {
         }
         same_len("stack_frame_id and stack_parent", nodes, self.stack_parent.len())?;
         let forward =
-            (0..).zip(&self.stack_parent).find(|(node, parent)| **parent != NULL && **parent >= *node);
+            (0..).zip(&self.stack_parent).find(|(node, parent)| **parent != NONE && **parent >= *node);
         if let Some((node, parent)) = forward {
             return Err(Error::stream(format!("node {node} has the parent {parent}, which is not below it")));
         }
@@ -105,7 +105,7 @@ impl RawColumns {
             same_len("ts_delta_usec and status", thread.times_usec.len(), thread.status.len())?;
             let stacks = thread.stacks.iter().map(|(_, samples)| samples).sum();
             same_len("ts_delta_usec and stack", thread.times_usec.len(), stacks)?;
-            let has_node = |node: u32| node == NULL || (node as usize) < nodes;
+            let has_node = |node: u32| node == NONE || (node as usize) < nodes;
             if let Some((node, _)) = thread.stacks.iter().find(|(node, _)| !has_node(*node)) {
                 return Err(Error::stream(format!(
                     "a sample has the stack {node}, out of range (0..{nodes})"

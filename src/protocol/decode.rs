@@ -8,8 +8,9 @@ use serde::de::{Deserializer, IgnoredAny, Visitor};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::LINE_MAX;
+use crate::model::NONE;
 use crate::protocol::columns::{RawColumns, same_len};
-use crate::protocol::encode::{NULL, is_run_id};
+use crate::protocol::encode::is_run_id;
 use crate::protocol::json::read_raw;
 use crate::protocol::message::{Agg, End, ErrorMessage, FrameDef, Heartbeat, Loss, Meta, StrDef, VERSION};
 use crate::protocol::stream_types::MessageType;
@@ -260,7 +261,7 @@ fn general_raw(line: &[u8], columns: &mut RawColumns) -> Result<()> {
     columns.stack_frame_id.extend(body.stack_frame_id);
     match body.stack_parent {
         Some(parents) => columns.stack_parent.extend(parents.iter().map(|node| node.0)),
-        None => columns.stack_parent.resize(columns.stack_frame_id.len(), NULL),
+        None => columns.stack_parent.resize(columns.stack_frame_id.len(), NONE),
     }
     for thread in body.threads {
         let fits = !thread.thread_id.is_empty() && thread.thread_id.bytes().all(|byte| byte.is_ascii_digit());
@@ -284,7 +285,7 @@ fn general_raw(line: &[u8], columns: &mut RawColumns) -> Result<()> {
         next.status.extend(thread.status);
         match thread.stack {
             Some(nodes) => nodes.iter().for_each(|node| next.push_stack(node.0, 1)),
-            None => next.push_stack(NULL, next.status.len()),
+            None => next.push_stack(NONE, next.status.len()),
         }
     }
     Ok(())
@@ -304,7 +305,7 @@ impl<'de> Deserialize<'de> for NodeJson {
             fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<NodeJson, E> {
                 u32::try_from(value)
                     .ok()
-                    .filter(|node| *node != NULL)
+                    .filter(|node| *node != NONE)
                     .map(NodeJson)
                     .ok_or_else(|| E::custom("a node number over 32 bits"))
             }
@@ -314,10 +315,10 @@ impl<'de> Deserialize<'de> for NodeJson {
                     .and_then(|value| self.visit_u64(value))
             }
             fn visit_unit<E>(self) -> Result<NodeJson, E> {
-                Ok(NodeJson(NULL))
+                Ok(NodeJson(NONE))
             }
             fn visit_none<E>(self) -> Result<NodeJson, E> {
-                Ok(NodeJson(NULL))
+                Ok(NodeJson(NONE))
             }
         }
         deserializer.deserialize_any(NodeVisitor)
@@ -336,10 +337,10 @@ mod tests {
 
     fn line(start_us: u64, frames: &[u32], threads: &[(u64, Column)]) -> Vec<u8> {
         let parents: Vec<u32> =
-            (0..frames.len() as u32).map(|node| node.checked_sub(1).unwrap_or(NULL)).collect();
+            (0..frames.len() as u32).map(|node| node.checked_sub(1).unwrap_or(NONE)).collect();
         let split = |column: &Column| -> (Vec<u64>, Vec<u8>, Vec<(u32, usize)>) {
             let nodes = frames.len() as u32;
-            let node = |node: u32| if node < nodes { node } else { NULL };
+            let node = |node: u32| if node < nodes { node } else { NONE };
             (
                 column.iter().map(|(time, ..)| *time).collect(),
                 column.iter().map(|(_, status, _)| *status).collect(),

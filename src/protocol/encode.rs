@@ -2,13 +2,10 @@
 
 use serde::Serialize;
 
-use crate::model::ThreadKey;
+use crate::model::{NONE, ThreadKey};
 use crate::protocol::json::write_ints;
 use crate::protocol::message::VERSION;
 use crate::protocol::stream_types::MessageType;
-
-/// Stands for null in columns of nodes.
-pub(crate) const NULL: u32 = u32::MAX;
 
 /// In place of the body's opening brace.
 const BEHIND_ENVELOPE: u8 = b',';
@@ -164,10 +161,10 @@ impl Raw<'_> {
         number(out, samples as u64);
         key(out, b",\"stack_frame_id\":");
         write_ints::numbers(out, self.node_frame.iter().map(|frame| u64::from(*frame)));
-        if self.node_parent.iter().any(|parent| *parent != NULL) {
+        if self.node_parent.iter().any(|parent| *parent != NONE) {
             key(out, b",\"stack_parent\":");
             let parents = self.node_parent.iter();
-            write_ints::optional(out, parents.map(|parent| (*parent != NULL).then_some(i64::from(*parent))));
+            write_ints::optional(out, parents.map(|parent| (*parent != NONE).then_some(i64::from(*parent))));
         }
         key(out, b",\"threads\":[");
         for (index, thread) in self.threads.iter().enumerate() {
@@ -188,9 +185,9 @@ impl RawThread<'_> {
         write_ints::deltas(out, start_us, self.times);
         key(out, b",\"status\":");
         write_ints::bytes(out, self.status);
-        if self.stacks.iter().any(|(node, _)| *node != NULL) {
+        if self.stacks.iter().any(|(node, _)| *node != NONE) {
             key(out, b",\"stack\":");
-            write_ints::runs(out, self.stacks, NULL);
+            write_ints::runs(out, self.stacks, NONE);
         }
         out.push(b'}');
     }

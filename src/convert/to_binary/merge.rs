@@ -12,11 +12,11 @@ use std::io::{Seek, Write};
 use std::ops::Range;
 
 use crate::convert::stream_definitions::{Definitions, TableSink};
-use crate::convert::tree::ROOT;
 use crate::error::Result;
 use crate::format::Writer;
 use crate::format::write::delta::DeltaEncoder;
 use crate::limits::STACK_DEPTH;
+use crate::model::NONE;
 use crate::model::{Clock, Frame, OrderKey, keys};
 use crate::protocol::{RawColumns, ThreadColumns};
 
@@ -181,7 +181,7 @@ impl Merge {
         for message in group {
             let base = self.depth.len();
             for parent in &message.stack_parent {
-                let depth = if *parent == ROOT { 0 } else { self.depth[base + *parent as usize] };
+                let depth = if *parent == NONE { 0 } else { self.depth[base + *parent as usize] };
                 self.depth.push(depth + 1);
             }
         }
@@ -265,7 +265,7 @@ impl Merge {
 
     /// Whether the stack of `node` has more frames than a profile takes.
     fn is_cut(&self, base: usize, node: u32) -> bool {
-        node != ROOT && self.depth[base + node as usize] as usize > STACK_DEPTH
+        node != NONE && self.depth[base + node as usize] as usize > STACK_DEPTH
     }
 
     /// Whether the thread's stack in the encoder is that of `node`.
@@ -383,7 +383,7 @@ impl Iterator for Frames<'_> {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
-        if self.node == ROOT {
+        if self.node == NONE {
             return None;
         }
         let node = self.node as usize;

@@ -1,6 +1,7 @@
 //! Writes samples as the body of one `raw` message.
 
-use crate::convert::tree::{CallTree, ROOT};
+use crate::convert::tree::CallTree;
+use crate::model::NONE;
 use crate::model::ThreadSamples;
 use crate::protocol::{Raw, RawThread};
 
@@ -87,7 +88,7 @@ impl RawBuilder {
     /// Puts frames on top of the current stack, whose node it returns.
     #[inline(always)]
     fn push<'a>(&mut self, frames: impl Iterator<Item = &'a u32>) -> u32 {
-        let mut node = self.path.last().copied().unwrap_or(ROOT);
+        let mut node = self.path.last().copied().unwrap_or(NONE);
         for &frame in frames {
             node = self.tree.child(node, frame);
             self.path.push(node);

@@ -13,7 +13,7 @@ const FRAME_MIN: u64 = 7;
 /// No opcode, as a byte.
 const NO_OPCODE: u8 = 255;
 /// No line or column, as a number.
-const NONE: i32 = -1;
+const NO_POSITION: i32 = -1;
 
 /// Tables as read, with the places that errors and warnings name.
 pub(crate) struct Read {
@@ -185,7 +185,7 @@ impl Fields<'_> {
             return Err(self.fault_at(self.pos, format!("the tables end inside frame {index}")));
         };
         self.pos += 1;
-        let known = |value: i32| (value != NONE).then_some(value);
+        let known = |value: i32| (value != NO_POSITION).then_some(value);
         Ok(Frame {
             path,
             function,
@@ -213,7 +213,7 @@ pub(crate) fn write_frame(out: &mut Vec<u8>, frame: &Frame) {
     put(frame.path);
     put(frame.function);
     let Location { line, end_line, col, end_col } = frame.location;
-    let [line, end_line, col, end_col] = [line, end_line, col, end_col].map(|value| value.unwrap_or(NONE));
+    let [line, end_line, col, end_col] = [line, end_line, col, end_col].map(|value| value.unwrap_or(NO_POSITION));
     put(varint::zigzag(line));
     put(varint::zigzag(end_line.wrapping_sub(line)));
     put(varint::zigzag(col));

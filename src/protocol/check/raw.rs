@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use crate::limits::THREADS;
+use crate::model::NONE;
 use crate::model::{Clock, OrderKey, ThreadKey};
 use crate::protocol::check::report::Report;
 use crate::protocol::columns::RawColumns;
-use crate::protocol::encode::NULL;
 use crate::protocol::group::Groups;
 
 /// Memory that is used again for every message.
@@ -75,9 +75,9 @@ pub(crate) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Rep
             report.say(format!("thread {} has no sample in the message", thread.thread_id));
         }
         let nodes = thread.stacks.iter().map(|(node, _)| *node);
-        nodes.filter(|node| *node != NULL).for_each(|node| used[node as usize] = true);
+        nodes.filter(|node| *node != NONE).for_each(|node| used[node as usize] = true);
     }
-    columns.stack_parent.iter().filter(|node| **node != NULL).for_each(|node| used[*node as usize] = true);
+    columns.stack_parent.iter().filter(|node| **node != NONE).for_each(|node| used[*node as usize] = true);
     let idle = used.iter().filter(|used| !**used).count();
     if let Some(first) = used.iter().position(|used| !used) {
         let more = if idle > 1 { format!(" and {} more", idle - 1) } else { String::new() };
@@ -88,7 +88,7 @@ pub(crate) fn check_tree(columns: &RawColumns, room: &mut Room, report: &mut Rep
     nodes.sort_unstable();
     if let Some(same) = nodes.windows(2).find(|pair| pair[0] == pair[1]) {
         let (parent, frame) = same[0];
-        let parent = if parent == NULL { "as roots".to_string() } else { format!("under node {parent}") };
+        let parent = if parent == NONE { "as roots".to_string() } else { format!("under node {parent}") };
         report.say(format!("two nodes of frame {frame} stand {parent}"));
     }
 }

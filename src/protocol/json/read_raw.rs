@@ -1,8 +1,8 @@
 //! A fast reader for `raw` bodies in the notation that this crate writes. Their columns of integers are most of a
 //! stream; any other notation is left to the general parser.
 
+use crate::model::NONE;
 use crate::protocol::columns::{RawColumns, ThreadColumns};
-use crate::protocol::encode::NULL;
 
 /// Reads a line from after its envelope to its end. `None` where it is not in our own shape, with
 /// `columns` left in any state.
@@ -28,7 +28,7 @@ pub(crate) fn raw(bytes: &[u8], columns: &mut RawColumns) -> Option<()> {
             Some(end)
         })?;
     } else {
-        columns.stack_parent.resize(columns.stack_frame_id.len(), NULL);
+        columns.stack_parent.resize(columns.stack_frame_id.len(), NONE);
     }
     text.key(b",\"threads\":[")?;
     if text.key(b"]").is_none() {
@@ -141,7 +141,7 @@ impl Text<'_> {
         if self.key(b",\"stack\":").is_some() {
             self.runs(node, |node, times| thread.push_stack(node, times))?;
         } else {
-            thread.push_stack(NULL, thread.status.len());
+            thread.push_stack(NONE, thread.status.len());
         }
         self.key(b"}")
     }
@@ -219,10 +219,10 @@ fn long_number(bytes: &[u8], at: usize) -> (u64, usize) {
 #[inline(always)]
 fn node(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     if bytes.get(at) == Some(&b'n') {
-        return bytes[at..].starts_with(b"null").then_some((NULL, at + 4));
+        return bytes[at..].starts_with(b"null").then_some((NONE, at + 4));
     }
     let (node, end) = number(bytes, at)?;
-    Some((u32::try_from(node).ok().filter(|node| *node != NULL)?, end))
+    Some((u32::try_from(node).ok().filter(|node| *node != NONE)?, end))
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use rmpv::Value;
 
 use crate::error::{Error, Result};
+use crate::model::NONE;
 use crate::protocol::columns::RawColumns;
 use crate::protocol::decode::{Message, decode};
-use crate::protocol::encode::NULL;
 use crate::protocol::message::{Meta, VERSION};
 use crate::protocol::msgpack::{FORMAT_VERSION, MAGIC, digest};
 
@@ -146,7 +146,7 @@ fn header(meta: Option<&Meta>) -> Value {
 /// A `raw` message; a difference of times that no signed number of 64 bits can hold is written modulo
 /// 2^64.
 fn raw(envelope: [(&str, Value); 4], columns: &RawColumns) -> Value {
-    let node = |node: u32| if node == NULL { Value::Nil } else { Value::from(node) };
+    let node = |node: u32| if node == NONE { Value::Nil } else { Value::from(node) };
     let nodes = |nodes: &[u32]| Value::Array(nodes.iter().copied().map(node).collect());
     let mut message = map(envelope);
     message.extend(map([
@@ -155,7 +155,7 @@ fn raw(envelope: [(&str, Value); 4], columns: &RawColumns) -> Value {
         ("samples", Value::from(columns.samples)),
         ("stack_frame_id", nodes(&columns.stack_frame_id)),
     ]));
-    if columns.stack_parent.iter().any(|parent| *parent != NULL) {
+    if columns.stack_parent.iter().any(|parent| *parent != NONE) {
         message.extend(map([("stack_parent", nodes(&columns.stack_parent))]));
     }
     let threads = columns.threads().iter().map(|thread| {
