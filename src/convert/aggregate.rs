@@ -282,3 +282,63 @@ pub(crate) fn merged(mut one: CountTable, other: CountTable) -> CountTable {
     one.join_rows();
     one
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Frame, Location, StringTable};
+
+    /// Frames 0 to 2 are functions of one file, frame 3 is as frame 0.
+    fn tables() -> Tables {
+        let mut strings = StringTable::default();
+        let path = strings.push(b"file.py");
+        let functions = [b"a", b"b", b"c", b"a"].map(|name| strings.push(name));
+        let location = Location { line: Some(1), ..Location::default() };
+        let frames = functions.map(|function| Frame { path, function, location, opcode: None }).to_vec();
+        Tables { strings, frames }
+    }
+
+    fn rows(table: &CountTable) -> Vec<(u32, u64, u64)> {
+        table.rows.iter().map(|(frame, counts)| (*frame, counts.self_, counts.cumulative)).collect()
+    }
+
+    #[test]
+    fn recursion_and_equal_frames_count_once_a_sample() {
+        let mut aggregator = Aggregator::new(&tables(), 0, None);
+        // Pushed frames are innermost first: a calls b, then itself again in another frame of the table.
+        aggregator.count_run(0, 0, &[1, 0], 3);
+        aggregator.count_run(0, 2, &[3], 4);
+        aggregator.count_run(1, 0, &[], 5);
+        let table = aggregator.finish();
+        assert_eq!((table.total, table.empty), (7, 5));
+        assert_eq!(rows(&table), [(0, 4, 7), (1, 3, 7)]);
+    }
+
+    #[test]
+    fn windows_reach_before_the_start_of_the_run() {
+        let windows = Windows { start_us: 100, period_us: 10, current: None, strays: BTreeMap::new() };
+        for (time, index) in [(100, 0), (109, 0), (110, 1), (99, -1), (90, -1), (89, -2)] {
+            assert_eq!(windows.index(time), index, "{time}");
+            let start = windows.start_of(index);
+            assert!(start <= i128::from(time) && i128::from(time) < start + 10);
+        }
+    }
+
+    #[test]
+    fn parts_add_up_by_what_their_frames_are() {
+        let mut totals = Totals::default();
+        for (frames, samples) in [(vec![0], 2), (vec![2], 5)] {
+            let mut tables = tables();
+            // The second part has another table, in which the same function has another number.
+            if samples == 5 {
+                tables.frames.swap(0, 2);
+            }
+            let mut aggregator = Aggregator::new(&tables, 0, None);
+            aggregator.count_run(0, 0, &frames, samples);
+            totals.add(&tables, aggregator.pause());
+        }
+        let (tables, uncounted) = totals.finish();
+        assert_eq!(rows(&uncounted.table), [(0, 7, 7)]);
+        assert_eq!(tables.function(0), "a");
+    }
+}

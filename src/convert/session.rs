@@ -289,3 +289,61 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::decode;
+
+    const META: &str = r#""type":"meta","batch":0,"messages":1,"samples":2,"id_scope":"run""#;
+    const RAW: &str = r#""type":"raw","batch":0,"start_usec":5,"samples":2,"stack_frame_id":[],"threads":[{"thread_id":"1","interpreter_id":0,"ts_delta_usec":[0,1],"status":[0,0]}]"#;
+    const END: &str =
+        r#""type":"end","complete":true,"batches":1,"messages":3,"samples":2,"samples_total":0"#;
+
+    /// What is reported of a run of these messages, in this order, with their numbers; `end` comes after them.
+    fn losses(messages: &[(u64, &str)]) -> Vec<String> {
+        let mut session = Session::new(None);
+        let mut columns = RawColumns::default();
+        for (line, (seq, body)) in (1..).zip(messages) {
+            let (kind, rest) = body.split_once(',').expect("a body");
+            let mut text = format!("{{{kind},\"v\":2,\"run_id\":\"r\",\"seq\":{seq},{rest}}}").into_bytes();
+            let decoded = decode(&mut text, &mut columns).expect(body);
+            session.message(line, &decoded, &columns).expect("one run");
+        }
+        session.finish(0, 2).losses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_whole_run_has_no_loss() {
+        assert_eq!(losses(&[(0, META), (1, RAW), (2, END)]), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_missing_is_reported_with_its_line() {
+        let gone = "1 messages are missing before message 2 (line 2)";
+        assert_eq!(losses(&[(0, META), (2, END)]), [gone, "1 messages of batch 0 are missing (line 1)"]);
+        assert_eq!(losses(&[(0, META), (1, RAW)]), ["the stream has no end message: it was cut off"]);
+        assert_eq!(
+            losses(&[(0, META), (1, RAW), (1, RAW), (2, END)]),
+            ["message 1 comes after message 1 (line 3)"]
+        );
+    }
+
+    #[test]
+    fn a_message_without_its_meta_belongs_to_no_batch() {
+        let other = RAW.replace("\"batch\":0", "\"batch\":1");
+        assert_eq!(
+            losses(&[(0, META), (1, RAW), (2, &other), (3, END)]),
+            ["a message of batch 1, whose meta is missing (line 3)"]
+        );
+    }
+
+    #[test]
+    fn a_loss_message_accounts_for_the_hole_before_it() {
+        let loss = r#""type":"loss","reason":"backpressure","lost_messages":1,"lost_samples":2,"first_seq":1,"last_seq":1"#;
+        assert_eq!(
+            losses(&[(0, META), (1, loss), (2, END)]),
+            ["the stream reports a loss of 2 samples (backpressure) (line 2)"]
+        );
+    }
+}

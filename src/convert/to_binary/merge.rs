@@ -391,3 +391,49 @@ impl Iterator for Frames<'_> {
         Some(self.columns.stack_frame_id[node])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_due_number_orders_as_place_and_thread_do(
+            dues in proptest::collection::vec((any::<u64>(), 0u64..1 << 36, 0usize..1 << Due::ORDER_BITS), 2)
+        ) {
+            let packed = |(key, nth, order): (u64, u64, usize)| Due::new(OrderKey { key, nth }, order);
+            prop_assert_eq!(dues[0].cmp(&dues[1]), packed(dues[0]).cmp(&packed(dues[1])));
+            let due = packed(dues[0]);
+            prop_assert_eq!((due.place().key, due.place().nth, due.order()), dues[0]);
+        }
+    }
+
+    /// A thread whose samples have these stacks, node and number in a row.
+    fn columns(stacks: &[(u32, usize)]) -> RawColumns {
+        let mut message = RawColumns::default();
+        let thread = message.next_thread();
+        thread.stacks.extend(stacks);
+        let samples = stacks.iter().map(|(_, samples)| samples).sum();
+        thread.times_usec.resize(samples, 0);
+        thread.status.resize(samples, 0);
+        message
+    }
+
+    #[test]
+    fn a_cursor_begins_anywhere_and_knows_the_stack_of_each_sample() {
+        let stacks = [(4, 3), (NONE, 1), (7, 2)];
+        let message = columns(&stacks);
+        let nodes: Vec<u32> = message.threads()[0].nodes().collect();
+        for start in 0..nodes.len() {
+            let mut cursor = Cursor::new((&message, 0), &message.threads()[0], 0, &(start..nodes.len()));
+            let mut found = Vec::new();
+            while cursor.next < cursor.end {
+                found.push(cursor.next_node());
+                cursor.go_to(cursor.next + 1);
+            }
+            assert_eq!(found, nodes[start..]);
+        }
+    }
+}

@@ -213,7 +213,8 @@ pub(crate) fn write_frame(out: &mut Vec<u8>, frame: &Frame) {
     put(frame.path);
     put(frame.function);
     let Location { line, end_line, col, end_col } = frame.location;
-    let [line, end_line, col, end_col] = [line, end_line, col, end_col].map(|value| value.unwrap_or(NO_POSITION));
+    let [line, end_line, col, end_col] =
+        [line, end_line, col, end_col].map(|value| value.unwrap_or(NO_POSITION));
     put(varint::zigzag(line));
     put(varint::zigzag(end_line.wrapping_sub(line)));
     put(varint::zigzag(col));
