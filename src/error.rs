@@ -17,6 +17,14 @@ struct Inner {
     source: Option<io::Error>,
     /// The file or address that it is about, once that is known.
     path: Option<String>,
+    is_of_output: bool,
+}
+
+/// An error of an output on its way through [`io::Write`], which has room for [`io::Error`] alone.
+#[derive(Debug)]
+struct OutputError {
+    path: String,
+    source: io::Error,
 }
 
 /// Who can act on an error.
@@ -56,6 +64,7 @@ impl Error {
             hint: None,
             source: None,
             path: None,
+            is_of_output: false,
         }))
     }
 
@@ -74,10 +83,12 @@ impl Error {
         Self::new(ErrorKind::Usage, detail)
     }
 
-    /// The same error at `position`, unless it has one already.
+    /// The same error at `position` of the input, unless it has one already, or is of an output.
     #[must_use]
     pub fn at(mut self, position: Position) -> Self {
-        self.0.position.get_or_insert(position);
+        if !self.0.is_of_output {
+            self.0.position.get_or_insert(position);
+        }
         self
     }
 
@@ -91,17 +102,31 @@ impl Error {
             hint: self.0.hint,
             source: None,
             path: self.0.path.clone(),
+            is_of_output: self.0.is_of_output,
         }))
     }
 
-    /// The same error of the file, or the address, of this name, unless it is known to be of that.
+    /// The same error of the input of this name, a file or an address, unless it is known to be of that or of an output.
     #[must_use]
     pub fn within(mut self, path: &str) -> Self {
-        if self.path() != Some(path) {
+        if self.path() != Some(path) && !self.0.is_of_output {
             self.0.detail = format!("{path}: {}", self.0.detail);
             self.0.path = Some(path.to_string());
         }
         self
+    }
+
+    /// The same error of the output of this name, unless it is known to be of one.
+    #[must_use]
+    pub fn of_output(self, path: &str) -> Self {
+        let mut error = self.within(path);
+        error.0.is_of_output = true;
+        error
+    }
+
+    /// Whether it is an output that failed, and not the input or what was asked for.
+    pub fn is_of_output(&self) -> bool {
+        self.0.is_of_output
     }
 
     /// The file or address that the error is about, where that is known: an input or an output.
@@ -142,11 +167,32 @@ impl Error {
     }
 }
 
+/// The same error, which becomes an [`Error`] that is of the output of this name.
+pub(crate) fn of_output(path: &str, source: io::Error) -> io::Error {
+    if source.get_ref().is_some_and(|inner| inner.is::<OutputError>()) {
+        return source;
+    }
+    io::Error::new(source.kind(), OutputError { path: path.to_string(), source })
+}
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl std::error::Error for OutputError {}
+
 impl From<io::Error> for Error {
     fn from(source: io::Error) -> Self {
-        let mut error = Self::new(ErrorKind::Io, source.to_string());
-        error.0.source = Some(source);
-        error
+        match source.downcast::<OutputError>() {
+            Ok(OutputError { path, source }) => Error::from(source).of_output(&path),
+            Err(source) => {
+                let mut error = Self::new(ErrorKind::Io, source.to_string());
+                error.0.source = Some(source);
+                error
+            }
+        }
     }
 }
 
@@ -192,5 +238,17 @@ mod tests {
         assert_eq!((error.detail(), error.path()), ("a.bin: cut off", Some("a.bin")));
         let error = error.within("tcp:host");
         assert_eq!(error.detail(), "tcp:host: a.bin: cut off");
+    }
+
+    #[test]
+    fn an_error_of_an_output_stays_one_on_its_way_through_a_writer() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let error = Error::from(of_output("out", of_output("out", full())));
+        let error = error.at(Position::Line(3)).within("input");
+        assert!(error.is_of_output());
+        assert_eq!((error.path(), error.position()), (Some("out"), None));
+        assert_eq!(error.to_string(), format!("out: {}", full()));
+        assert_eq!(error.io().map(io::Error::kind), Some(io::ErrorKind::StorageFull));
+        assert!(!Error::from(full()).within("input").is_of_output());
     }
 }

@@ -201,7 +201,6 @@ mod unix {
         limit.set(Instant::now());
         let error = output.write_all(&bytes).expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(output.failed());
         drop(reader);
     }
 

@@ -91,7 +91,7 @@ pub(crate) fn run(
     };
     match ended {
         Ok(()) => follow.runs.finish(None),
-        Err(error) if follow.runs.output_failed() => follow.runs.give_up(error),
+        Err(error) if error.is_of_output() => follow.runs.give_up(error),
         Err(error) => Err(error),
     }
 }

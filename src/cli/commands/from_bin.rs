@@ -45,7 +45,7 @@ pub(crate) fn run(args: &FromBin, messages: &Messages) -> Result<Status> {
     let mut failure: Option<Error> = None;
     for input in &inputs {
         if let Err(error) = convert(input, args, messages, &mut runs) {
-            if runs.output_failed() || error.kind() == ErrorKind::Usage {
+            if error.is_of_output() || error.kind() == ErrorKind::Usage {
                 return Err(error);
             }
             if let Some(earlier) = failure.replace(error) {

@@ -182,14 +182,7 @@ impl<'a> Runs<'a> {
 
     /// Has all written that there is of the parts so far.
     pub fn submit(&mut self) -> Result<()> {
-        let outputs = &mut self.output;
-        let handed = outputs.submit();
-        handed.map_err(|error| outputs.named(error.into()))
-    }
-
-    /// Whether writing has failed, and not reading.
-    pub fn output_failed(&mut self) -> bool {
-        self.output.failed().is_some()
+        Ok(self.output.submit()?)
     }
 
     /// Takes the next part of the input of this name.
@@ -240,7 +233,7 @@ impl<'a> Runs<'a> {
             };
             for lost in self.early.drain(..) {
                 let written = converter.lost(&lost, &mut self.output);
-                written.map_err(|error| self.output.named(error))?;
+                written?;
             }
             let facts = profile.contents().header.facts.clone();
             let chunk_id = chunk.as_ref().map(|(id, _)| id.clone());
@@ -290,7 +283,7 @@ impl<'a> Runs<'a> {
         let gaps = open.converter.gaps();
         let written = open.converter.profile(&mut profile, &mut self.output);
         let gaps = open.converter.gaps() - gaps;
-        self.at_output(name, written)?;
+        written.map_err(|error| error.within(name))?;
         if gaps > 0 {
             let index = profile.contents().chunk.as_ref().map_or(0, |chunk| chunk.index);
             self.fault(name, Error::profile(format!("chunks are missing before chunk {index} of the run")))?;
@@ -306,7 +299,7 @@ impl<'a> Runs<'a> {
         match &mut self.open {
             Some(open) => {
                 let written = open.converter.lost(&lost, &mut self.output);
-                self.at_output(name, written)
+                written.map_err(|error| error.within(name))
             }
             None => {
                 self.early.push(lost);
@@ -333,16 +326,6 @@ impl<'a> Runs<'a> {
         Ok(())
     }
 
-    /// Names the file that an error is about.
-    fn at_output<T>(&mut self, name: &str, written: Result<T>) -> Result<T> {
-        let outputs = &mut self.output;
-        written.map_err(
-            |error| {
-                if outputs.failed().is_some() { outputs.named(error) } else { error.within(name) }
-            },
-        )
-    }
-
     /// The file of the open run was rotated: the run goes on in the next one if the chunks there say so, which
     /// those without an id cannot.
     pub fn rotated(&mut self, name: &str) -> Result<()> {
@@ -366,7 +349,7 @@ impl<'a> Runs<'a> {
             self.fault(name, error)?;
         }
         let written = open.converter.finish(&mut self.output);
-        if self.at_output(name, written)? == 0 {
+        if written.map_err(|error| error.within(name))? == 0 {
             self.messages.warning(name, "the profile holds no samples");
         }
         self.ended += 1;
@@ -405,7 +388,7 @@ impl<'a> Runs<'a> {
         }
         self.messages.warning(name, "CPython's own JSON Lines, which hold counts and no samples");
         let written = upgrade.write(&mut self.output);
-        self.at_output(name, written)?;
+        written.map_err(|error| error.within(name))?;
         self.ended += 1;
         Ok(())
     }
@@ -431,7 +414,7 @@ impl<'a> Runs<'a> {
         trace.begin(&mut text);
         loop {
             let written = self.output.write_all(&text).map_err(Error::from);
-            self.at_output(name, written)?;
+            written.map_err(|error| error.within(name))?;
             text.clear();
             match trace.next_call(&mut text) {
                 Ok(Some(_)) => {}
@@ -455,7 +438,7 @@ impl<'a> Runs<'a> {
         }
         trace.end(&mut text);
         let written = self.output.write_all(&text).and_then(|()| self.output.flush()).map_err(Error::from);
-        self.at_output(name, written)?;
+        written.map_err(|error| error.within(name))?;
         self.ended += 1;
         Ok(())
     }
@@ -465,8 +448,7 @@ impl<'a> Runs<'a> {
         let Some(OpenRun { converter: RunConverter::Stream(stream), .. }) = &mut self.open else {
             return Ok(());
         };
-        let written = stream.heartbeat(&mut self.output);
-        written.map_err(|error| self.output.named(error))
+        stream.heartbeat(&mut self.output)
     }
 
     /// The reading stops before a part that is not whole yet: it is lost to this stream alone.
@@ -477,7 +459,7 @@ impl<'a> Runs<'a> {
             self.status = Status::Partial;
         }
         let written = open.converter.lost(lost, &mut self.output);
-        self.at_output(name, written)
+        written.map_err(|error| error.within(name))
     }
 
     /// Lets readers have what was written so far.

@@ -110,7 +110,7 @@ impl Job<'_> {
                 Ok(Some(line)) => {
                     is_stream = true;
                     let here = Position::Line(line.number);
-                    each(line.number, line.bytes).map_err(|error| self.blamed(error, Some(here)))?;
+                    each(line.number, line.bytes).map_err(|error| named(self.converting(error).at(here)))?;
                 }
                 Ok(None) if is_stream => break None,
                 Ok(None) => break other.map(no_stream),
@@ -121,19 +121,14 @@ impl Job<'_> {
         Ok((broken, lines.tolerated().notes()))
     }
 
-    /// An error on the way from the input's lines to the target, with the name of the one that it is of.
-    fn blamed(&self, error: Error, position: Option<Position>) -> Error {
-        if error.kind() == ErrorKind::Io {
-            return error.within(&self.target.name());
-        }
-        let error = if error.kind() == ErrorKind::Limit && self.args.layout() == Layout::V1 {
-            error.hint("--layout v2 makes chunks, each of which has threads and tables of its own")
-        } else {
-            error
-        };
-        match position {
-            Some(position) => error.at(position).within(&self.input.name()),
-            None => error.within(&self.input.name()),
+    /// An error while samples go from the input's lines to the target. Those of the system are of the target.
+    fn converting(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Io => error.of_output(&self.target.name()),
+            ErrorKind::Limit if self.args.layout() == Layout::V1 => {
+                error.hint("--layout v2 makes chunks, each of which has threads and tables of its own")
+            }
+            _ => error,
         }
     }
 
@@ -147,7 +142,7 @@ impl Job<'_> {
         let named = |error: Error| error.within(&name);
         let Outcome { sink, samples, losses, tolerated: more, left_out } = match outcome {
             Ok(outcome) => outcome,
-            Err(error) if error.kind() == ErrorKind::Io => return Err(self.blamed(error, None)),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(self.converting(error)),
             Err(error) => return Err(named(broken.unwrap_or(error))),
         };
         if !left_out.is_empty() {

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args, messages: &Messages) -> Result<Status> {
     }
     oddities.iter().for_each(|oddity| messages.warning(&name, oddity));
     losses.iter().for_each(|loss| messages.fault(&name, loss));
-    upgrade.write(&mut outputs).map_err(|error| outputs.named(error))?;
+    upgrade.write(&mut outputs)?;
     let status = outputs.commit()?;
     Ok(if losses.is_empty() { status } else { Status::Partial })
 }

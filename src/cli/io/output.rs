@@ -31,8 +31,6 @@ pub struct Output {
     pipe: Option<File>,
     /// Whether it has lost it.
     is_deserted: bool,
-    /// Whether a write has failed: then it is the target's error and not the input's.
-    failed: bool,
     /// Whether a frame of zstd holds anything yet.
     is_in_frame: bool,
 }
@@ -65,14 +63,7 @@ pub(crate) enum Destination {
 impl Output {
     pub(crate) fn new(destination: Destination, packed: bool) -> Result<Self> {
         let sink = if packed { Sink::Packed(packer(destination)?) } else { Sink::Plain(destination) };
-        Ok(Output {
-            sink,
-            may_lose_its_reader: false,
-            pipe: None,
-            is_deserted: false,
-            failed: false,
-            is_in_frame: false,
-        })
+        Ok(Output { sink, may_lose_its_reader: false, pipe: None, is_deserted: false, is_in_frame: false })
     }
 
     /// A pipe whose reader has to take all.
@@ -179,20 +170,11 @@ impl Output {
         result.map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => error,
             io::ErrorKind::BrokenPipe if !self.may_lose_its_reader => {
-                self.failed = true;
                 self.is_deserted = true;
                 io::Error::other("its reader has gone")
             }
-            _ => {
-                self.failed = true;
-                error
-            }
+            _ => error,
         })
-    }
-
-    /// Whether a write has failed.
-    pub fn failed(&self) -> bool {
-        self.failed
     }
 
     /// Whether it has failed because its reader has gone, which is no reason to end what others read.
@@ -485,7 +467,7 @@ mod tests {
             let error = output.spooled(spool()).expect_err("refused");
             // Only standard output may lose its reader.
             assert_ne!(error.kind(), io::ErrorKind::BrokenPipe);
-            assert!(output.failed() && output.is_deserted());
+            assert!(output.is_deserted());
         }
     }
 }

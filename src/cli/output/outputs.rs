@@ -9,7 +9,7 @@ use crate::cli::io::{Deadline, Input, Output, Target};
 use crate::cli::net::{Class, Item, Network, Undelivered};
 use crate::cli::output::live::Live;
 use crate::cli::ui::messages::Messages;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, of_output};
 use crate::format::ChunkInfo;
 use crate::protocol::{MessageType, StreamTypes, ToMsgpack};
 
@@ -26,8 +26,6 @@ pub(crate) struct Outputs {
     live_name: String,
     /// Whether they may leave when they have enough: those of standard output may.
     may_leave: bool,
-    /// The target that a write to failed.
-    failed: Option<String>,
     /// Whether a target that fails is left out, and the others go on.
     goes_on: bool,
     /// Whether one is.
@@ -105,7 +103,6 @@ impl Outputs {
             live: None,
             live_name: String::new(),
             may_leave: true,
-            failed: None,
             goes_on: limit.is_some(),
             has_left_out: false,
             messages: *messages,
@@ -164,7 +161,7 @@ impl Outputs {
     /// What could not be written.
     pub fn submit(&mut self) -> io::Result<()> {
         let [(name, output)] = self.outputs.as_mut_slice() else { return Ok(()) };
-        output.submit().inspect_err(|_| self.failed = Some(name.clone()))
+        output.submit().map_err(|error| of_output(name, error))
     }
 
     /// Waits for as many readers as were asked for, which the first write does otherwise.
@@ -174,22 +171,6 @@ impl Outputs {
     /// An address that nobody answers at.
     pub fn wait_for_subscribers(&mut self) -> Result<()> {
         self.live.as_mut().map_or(Ok(()), Live::wait_for_subscribers)
-    }
-
-    /// The target that a write to failed, if one has.
-    pub fn failed(&self) -> Option<&str> {
-        self.failed.as_deref()
-    }
-
-    /// A write error, with the name of its target.
-    pub fn named(&self, error: Error) -> Error {
-        let first = self.outputs.first().map_or(self.live_name.as_str(), |(name, _)| name);
-        error.within(self.failed().unwrap_or(first))
-    }
-
-    /// An error that is the target's where a write has failed.
-    pub fn blamed(&self, error: Error) -> Error {
-        if self.failed.is_some() { self.named(error) } else { error }
     }
 
     /// Lets readers have what was written so far.
@@ -202,7 +183,7 @@ impl Outputs {
         while at < self.outputs.len() {
             match self.outputs[at].1.publish() {
                 Ok(()) => at += 1,
-                Err(error) => self.leave_out(at, error).map_err(|error| self.named(error))?,
+                Err(error) => self.leave_out(at, error)?,
             }
         }
         self.look_for_displaced();
@@ -215,8 +196,7 @@ impl Outputs {
         let is_last = self.outputs.len() == 1 && self.live.is_none();
         let has_reader_gone = is_broken_pipe(&error) || self.outputs[at].1.is_deserted();
         if is_last || !(self.goes_on || has_reader_gone) {
-            self.failed = Some(self.outputs[at].0.clone());
-            return Err(error);
+            return Err(error.of_output(&self.outputs[at].0));
         }
         let (name, output) = self.outputs.remove(at);
         if !is_broken_pipe(&error) {
@@ -263,7 +243,7 @@ impl Outputs {
         let mut has_left_out = self.has_left_out;
         for (name, output) in self.outputs {
             let is_published = output.is_published();
-            let done = output.commit().map_err(|error| error.within(&name));
+            let done = output.commit().map_err(|error| error.of_output(&name));
             match done {
                 Err(error) if self.goes_on || is_published => {
                     has_left_out = true;
@@ -275,7 +255,7 @@ impl Outputs {
         // Readers get the end whatever became of a file.
         let undelivered = self.live.map_or(Ok(Vec::new()), Live::finish);
         committed?;
-        let undelivered = undelivered.map_err(|error| error.within(&self.live_name))?;
+        let undelivered = undelivered.map_err(|error| error.of_output(&self.live_name))?;
         for Undelivered { name, what } in &undelivered {
             self.messages.fault(name, &Error::stream(what));
         }
@@ -291,9 +271,10 @@ impl Outputs {
                 Err(error) => {
                     // The kind is what the callers go by.
                     let kind = error.kind();
-                    self.leave_out(at, error.into()).map_err(|error| match error.io() {
-                        Some(io) => io::Error::new(kind, io.to_string()),
-                        None => io::Error::new(kind, error.to_string()),
+                    let name = self.outputs[at].0.clone();
+                    self.leave_out(at, error.into()).map_err(|error| {
+                        let why = error.io().map_or_else(|| error.to_string(), io::Error::to_string);
+                        of_output(&name, io::Error::new(kind, why))
                     })?;
                 }
             }
@@ -308,8 +289,7 @@ impl Outputs {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 let gone = if self.may_leave { error } else { io::Error::other("its reader has gone") };
                 if self.outputs.is_empty() {
-                    self.failed = Some(self.live_name.clone());
-                    return Err(gone);
+                    return Err(of_output(&self.live_name, gone));
                 }
                 self.live = None;
                 if !self.may_leave {
@@ -318,11 +298,7 @@ impl Outputs {
                 }
                 Ok(())
             }
-            Err(error) => {
-                self.failed = Some(self.live_name.clone());
-                Err(error)
-            }
-            Ok(()) => Ok(()),
+            served => served.map_err(|error| of_output(&self.live_name, error)),
         }
     }
 
@@ -339,7 +315,7 @@ impl Outputs {
                 live.message(item).map_err(|error| io::Error::other(error.detail().to_string()))
             })
         });
-        served.map_err(|error| self.named(error.into()))
+        Ok(served?)
     }
 }
 
@@ -378,11 +354,7 @@ impl Write for Outputs {
             return Ok(bytes.len());
         }
         if let ([(name, output)], None) = (self.outputs.as_mut_slice(), &self.live) {
-            let written = output.write(bytes);
-            if output.failed() {
-                self.failed = Some(name.clone());
-            }
-            return written;
+            return output.write(bytes).map_err(|error| of_output(name, error));
         }
         self.each(|output| output.write_all(bytes))?;
         self.serve(|live| live.write_all(bytes))?;

@@ -57,10 +57,6 @@ impl ProfileOutlet {
         Ok(ProfileOutlet { name, place, is_framed, messages: *messages })
     }
 
-    fn named(&self, error: impl Into<Error>) -> Error {
-        error.into().within(&self.name)
-    }
-
     /// The file in the making, for who writes back and forth in it; `None` where only writing on is possible.
     pub fn file(&mut self) -> Option<&mut File> {
         match &mut self.place {
@@ -76,7 +72,9 @@ impl ProfileOutlet {
     /// What cannot be read or written.
     pub fn spooled(&mut self, mut spool: SpooledTempFile) -> Result<()> {
         let live = match &mut self.place {
-            Place::Output(output) => return output.spooled(spool).map_err(|error| self.named(error)),
+            Place::Output(output) => {
+                return output.spooled(spool).map_err(|error| Error::from(error).of_output(&self.name));
+            }
             Place::Readers(live) => live,
         };
         spool.rewind().map_err(|error| Error::from(error).within(&self.name))?;
@@ -96,7 +94,7 @@ impl ProfileOutlet {
                 span: None,
                 text: piece.into(),
             };
-            live.message(item).map_err(|error| error.within(&self.name))?;
+            live.message(item).map_err(|error| error.of_output(&self.name))?;
         }
         Ok(())
     }
@@ -125,7 +123,7 @@ impl ProfileOutlet {
                 live.message(item)
             }
         }
-        .map_err(|error| error.within(&self.name))
+        .map_err(|error| error.of_output(&self.name))
     }
 
     /// Ends the writing, once readers have what waits for them.

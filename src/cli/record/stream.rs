@@ -63,9 +63,8 @@ impl Stream {
     /// What cannot be made.
     pub fn write(&mut self, act: impl FnOnce(&mut Outputs) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        let acted = act(written).map_err(|error| written.blamed(error));
-        let Err(error) = acted.and_then(|()| written.publish()) else { return Ok(()) };
-        if !is_broken_pipe(&error) && written.failed().is_none() {
+        let Err(error) = act(written).and_then(|()| written.publish()) else { return Ok(()) };
+        if !is_broken_pipe(&error) && !error.is_of_output() {
             return Err(error);
         }
         self.failure = Some(error);
@@ -82,7 +81,7 @@ impl Stream {
     /// What cannot be made or written.
     pub fn write_hidden(&mut self, act: impl FnOnce(&mut Outputs) -> Result<()>) -> Result<()> {
         let Some(written) = &mut self.written else { return Ok(()) };
-        act(written).map_err(|error| written.blamed(error))
+        act(written)
     }
 
     /// Ends the writing, once every reader has what waits for it.
