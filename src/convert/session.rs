@@ -306,8 +306,8 @@ mod tests {
         let mut columns = RawColumns::default();
         for (line, (seq, body)) in (1..).zip(messages) {
             let (kind, rest) = body.split_once(',').expect("a body");
-            let mut text = format!("{{{kind},\"v\":2,\"run_id\":\"r\",\"seq\":{seq},{rest}}}").into_bytes();
-            let decoded = decode(&mut text, &mut columns).expect(body);
+            let text = format!("{{{kind},\"v\":2,\"run_id\":\"r\",\"seq\":{seq},{rest}}}").into_bytes();
+            let decoded = decode(&text, &mut columns).expect(body);
             session.message(line, &decoded, &columns).expect("one run");
         }
         session.finish(0, 2).losses.iter().map(ToString::to_string).collect()
