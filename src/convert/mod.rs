@@ -19,7 +19,8 @@ mod upgrade;
 pub(crate) mod used_frames;
 
 pub use crate::convert::to_stream::options::{Flush, StreamOptions};
-pub(crate) use crate::convert::to_stream::to_cpython::CpythonRun;
+#[doc(hidden)]
+pub use crate::convert::to_stream::to_cpython::CpythonRun;
 #[doc(hidden)]
 pub use crate::counts::{By, Counting};
 pub(crate) use diff::{Change, DiffRow, Subject};
